@@ -1,0 +1,58 @@
+"""Hierarchical multiscale recurrent networks: layers that learn where segments end."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hmrnn.baselines import HRNN, LSTM, ClockworkRNN, text_boundaries
+    from hmrnn.boundary import HANDWRITING_SLOPE, PTB_SLOPE, SlopeSchedule
+    from hmrnn.data.text import Symbols
+    from hmrnn.hmlstm import HMLSTM
+    from hmrnn.models import TextModel, TextModelConfig, TextModelOutput
+    from hmrnn.output import OutputEmbedding, SoftmaxHead
+    from hmrnn.sequence import COPY, FLUSH, UPDATE, HMLSTMOutput, HMLSTMState, Operation, Piecewise
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "COPY",
+    "FLUSH",
+    "HANDWRITING_SLOPE",
+    "HMLSTM",
+    "HRNN",
+    "LSTM",
+    "PTB_SLOPE",
+    "UPDATE",
+    "ClockworkRNN",
+    "HMLSTMOutput",
+    "HMLSTMState",
+    "Operation",
+    "OutputEmbedding",
+    "Piecewise",
+    "SlopeSchedule",
+    "SoftmaxHead",
+    "Symbols",
+    "TextModel",
+    "TextModelConfig",
+    "TextModelOutput",
+    "text_boundaries",
+]
+
+_HOMES = {
+    "hmrnn.baselines": ("HRNN", "LSTM", "ClockworkRNN", "text_boundaries"),
+    "hmrnn.boundary": ("HANDWRITING_SLOPE", "PTB_SLOPE", "SlopeSchedule"),
+    "hmrnn.data.text": ("Symbols",),
+    "hmrnn.hmlstm": ("HMLSTM",),
+    "hmrnn.models": ("TextModel", "TextModelConfig", "TextModelOutput"),
+    "hmrnn.output": ("OutputEmbedding", "SoftmaxHead"),
+    "hmrnn.sequence": ("COPY", "FLUSH", "UPDATE", "HMLSTMOutput", "HMLSTMState", "Operation", "Piecewise"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    # Names are looked up when they are first used: `hmrnn --help` must not wait for torch.
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value = getattr(import_module(_HOME_OF[name]), name)
+    return value

@@ -1,0 +1,62 @@
+"""The hierarchical RNN of the paper's Figure 1(a): the layers of the HM-LSTM, with boundaries that are given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hmrnn.hmlstm import HMLSTM
+from hmrnn.recurrent import Call, Unrolled
+
+SENTENCE_END = re.compile(r"[.!?][)\]}\"'’”»]*\Z")
+
+
+class HRNN(HMLSTM):
+    """An HM-LSTM whose every call must give `boundaries`. Its detectors are not used, nor trained."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_sizes: Sequence[int],
+        *,
+        layer_norm: bool = True,
+        batch_first: bool = False,
+        engine: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_sizes,
+            layer_norm=layer_norm,
+            batch_first=batch_first,
+            engine=engine,
+            device=device,
+            dtype=dtype,
+        )
+        for name, parameter in self.named_parameters():
+            if name.endswith("_z"):
+                parameter.requires_grad_(False)
+
+    def unroll(self, call: Call) -> Unrolled:
+        if call.given is None and self.num_layers > 1:
+            raise ValueError("boundaries must be given to an HRNN: (time, batch, layers - 1) of 0 and 1")
+        return super().unroll(call)
+
+
+def text_boundaries(text: str) -> Tensor:
+    """(T, 2): where a word ends, and where a sentence does.
+
+    A boundary stands on the white space after the word, not on its last letter: that a word ends there is known only
+    when the space is read, and a language model must not be told what comes next. A sentence ends with a word that
+    carries a full stop, question or exclamation mark, or that a line break follows.
+    """
+    boundaries = torch.zeros(len(text), 2)
+    for word in re.finditer(r"\S+(?=\s)", text):
+        space = word.end()
+        boundaries[space, 0] = 1
+        boundaries[space, 1] = text[space] in "\n\r" or SENTENCE_END.search(word.group()) is not None
+    return boundaries

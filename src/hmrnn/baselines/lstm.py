@@ -1,0 +1,64 @@
+"""The stacked LSTM, with or without layer normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+from hmrnn.hmlstm import HMLSTM
+from hmrnn.recurrent import Call, Recurrent, Unrolled, refuse_boundaries
+from hmrnn.sequence import HMLSTMOutput, HMLSTMState
+
+
+class LSTM(Recurrent):
+    """A stacked LSTM. Every layer UPDATEs at every step; there are no boundaries (z has no columns).
+
+    An HM-LSTM of one layer has no detector and always UPDATEs: it is an LSTM, and this is a stack of them.
+    Without layer normalisation it computes what `torch.nn.LSTM` does.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_sizes: Sequence[int],
+        *,
+        layer_norm: bool = True,
+        batch_first: bool = False,
+        engine: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(input_size, hidden_sizes, slope=1.0, batch_first=batch_first)
+        sizes = [input_size, *self.hidden_sizes]
+        self.layers = nn.ModuleList(
+            HMLSTM(below, [size], layer_norm=layer_norm, engine=engine, device=device, dtype=dtype)
+            for below, size in pairwise(sizes)
+        )
+
+    @property
+    def state_sizes(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        return self.hidden_sizes, self.hidden_sizes, 0
+
+    def unroll(self, call: Call) -> Unrolled:
+        refuse_boundaries(call, "an LSTM")
+        x = call.x
+        outputs: list[HMLSTMOutput] = []
+        states: list[HMLSTMState] = []
+        for layer, h, c in zip(self.layers, call.state.h, call.state.c, strict=True):
+            assert isinstance(layer, HMLSTM)
+            output, state = layer.unroll(replace(call, x=x, state=HMLSTMState((h,), (c,), call.state.z)))
+            x = output.h[0]
+            outputs.append(output)
+            states.append(state)
+        return Unrolled(
+            HMLSTMOutput(
+                steps=tuple(output.steps[0] for output in outputs),
+                z=outputs[0].z,
+                operations=torch.cat([output.operations for output in outputs], dim=-1),
+            ),
+            HMLSTMState(tuple(state.h[0] for state in states), tuple(state.c[0] for state in states), call.state.z),
+        )

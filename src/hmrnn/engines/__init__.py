@@ -1,0 +1,18 @@
+"""The engines that compute an HM-LSTM, and the one place that chooses among them."""
+
+from __future__ import annotations
+
+from hmrnn.engines import reference
+from hmrnn.engines.types import Rules, Trace
+
+ENGINES = {"reference": reference.run}
+REQUESTS = ("auto", *ENGINES)
+
+__all__ = ["ENGINES", "REQUESTS", "Rules", "Trace", "choose"]
+
+
+def choose(requested: str) -> tuple[str, str]:
+    """The engine to use, and why, in one line."""
+    if requested not in REQUESTS:
+        raise ValueError(f"engine must be one of {', '.join(REQUESTS)}; got {requested!r}")
+    return "reference", "asked for" if requested == "reference" else "the dense equations serve every case"

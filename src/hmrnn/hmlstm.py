@@ -1,0 +1,201 @@
+"""HMLSTM: the hierarchical multiscale LSTM as a torch module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hmrnn import engines
+from hmrnn.boundary import BOUNDARIES, COPY_BOUNDARIES, Boundary, CopyBoundary
+from hmrnn.equations import LayerWeights
+from hmrnn.recurrent import Call, Recurrent, Unrolled
+from hmrnn.sequence import COPY, FLUSH, UPDATE, HMLSTMOutput
+
+DETECTOR_RADIUS = 1.94
+
+
+class HMLSTMLayer(nn.Module):
+    """The parameters of one layer, under the names of `LayerWeights`."""
+
+    def __init__(
+        self,
+        below: int,
+        size: int,
+        above: int | None,
+        *,
+        layer_norm: bool,
+        boundary_bias: float,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        self.boundary_bias = boundary_bias
+
+        def parameter(present: bool, *shape: int) -> nn.Parameter | None:
+            return nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if present else None
+
+        detects = above is not None
+        self.W = parameter(True, 4 * size, below)
+        self.U = parameter(True, 4 * size, size)
+        self.V = parameter(detects, 4 * size, above or 0)
+        self.b = parameter(True, 4 * size)
+        self.W_z = parameter(detects, below)
+        self.U_z = parameter(detects, size)
+        self.V_z = parameter(detects, above or 0)
+        self.b_z = parameter(detects)
+        self.gain = parameter(layer_norm, 4 * size)
+        self.gain_c = parameter(layer_norm, size)
+        self.bias_c = parameter(layer_norm, size)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Matrices uniform as in `torch.nn.LSTM`, gains one, biases zero but for the detector's."""
+        assert self.U is not None
+        scale = 1 / math.sqrt(self.U.shape[1])
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if name[0] in "WUV":
+                    parameter.uniform_(-scale, scale)
+                elif name.startswith("gain"):
+                    parameter.fill_(1)
+                else:
+                    parameter.fill_(self.boundary_bias if name == "b_z" else 0)
+
+    def weights(self) -> LayerWeights:
+        return LayerWeights(*(getattr(self, name) for name in LayerWeights._fields))
+
+
+class HMLSTM(Recurrent):
+    """A stack of LSTM layers in which each layer learns when a segment ends (Chung, Ahn and Bengio, 2017).
+
+    A layer whose detector fires (z = 1) hands its state up: the layer above UPDATEs, and the layer itself FLUSHes at
+    the next step. A layer that gets nothing from below COPYs its state. The equations are in `hmrnn.equations`.
+
+    input_size      features of x
+    hidden_sizes    units of each layer, the lowest first
+    layer_norm      normalise the gates' pre-activations, and the cell inside its tanh
+    boundary        step: z~ > 0.5; sample: Bernoulli(z~); soft: z~ itself
+    copy_boundary   in a COPY step, hold: z = 0; recompute: z from the detector, as in any other step
+    boundary_bias   start value of the detectors' biases b_z: one number, or one for each layer but the last
+    slope           a of z~ = max(0, min(1, (a*s_z + 1) / 2)); a call may give its own
+    batch_first     (B, T, ...) instead of (T, B, ...)
+    engine          auto, or the name of one: `rnn.engine` and `rnn.engine_reason` tell what is in use
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_sizes: Sequence[int],
+        *,
+        layer_norm: bool = True,
+        boundary: Boundary = "step",
+        copy_boundary: CopyBoundary = "hold",
+        boundary_bias: float | Sequence[float] = 0.0,
+        slope: float = 1.0,
+        batch_first: bool = False,
+        engine: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(input_size, hidden_sizes, slope=slope, batch_first=batch_first)
+        if boundary not in BOUNDARIES:
+            raise ValueError(f"boundary must be one of {', '.join(BOUNDARIES)}; got {boundary!r}")
+        if copy_boundary not in COPY_BOUNDARIES:
+            raise ValueError(f"copy_boundary must be one of {', '.join(COPY_BOUNDARIES)}; got {copy_boundary!r}")
+        self.layer_norm = layer_norm
+        self.boundary = boundary
+        self.copy_boundary = copy_boundary
+        self._requested_engine = engine
+        engines.choose(engine)
+
+        sizes = [input_size, *self.hidden_sizes]
+        biases = detector_biases(boundary_bias, self.num_layers - 1)
+        self.layers = nn.ModuleList(
+            HMLSTMLayer(
+                sizes[l],
+                sizes[l + 1],
+                sizes[l + 2] if l + 2 < len(sizes) else None,
+                layer_norm=layer_norm,
+                boundary_bias=[*biases, 0.0][l],
+                device=device,
+                dtype=dtype,
+            )
+            for l in range(self.num_layers)
+        )
+
+    @property
+    def engine(self) -> str:
+        """The engine in use."""
+        return engines.choose(self._requested_engine)[0]
+
+    @property
+    def engine_reason(self) -> str:
+        """Why that one, in one line."""
+        return engines.choose(self._requested_engine)[1]
+
+    @property
+    def state_sizes(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        return self.hidden_sizes, self.hidden_sizes, self.num_layers - 1
+
+    def weights(self) -> list[LayerWeights]:
+        """The parameters, layer by layer."""
+        return [layer.weights() for layer in self.layers]  # type: ignore[operator, unused-ignore]
+
+    def unroll(self, call: Call) -> Unrolled:
+        T, B, _ = call.x.shape
+        uniforms = None
+        if self.boundary == "sample" and call.given is None:
+            # float32 whatever the weights are, so that every dtype and engine sees the same numbers
+            shape = (T, B, self.num_layers - 1)
+            uniforms = torch.rand(shape, generator=call.generator, device=call.x.device, dtype=torch.float32)
+        rules = engines.Rules(self.boundary, self.copy_boundary == "hold", uniforms)
+        trace = engines.ENGINES[self.engine](self.weights(), call, rules)
+        output = HMLSTMOutput(trace.steps, trace.z, operations(trace.z, call.state.z, call.valid))
+        return Unrolled(output, trace.state)
+
+    @torch.no_grad()
+    def constrain_detectors(self, radius: float = DETECTOR_RADIUS) -> None:
+        """Brings the weights into each detector back into a ball, after an optimiser step.
+
+        There s_z stays where the straight-through gradient is alive. The norm is that of (U_z, V_z, W_z) together; the
+        bias is free.
+        """
+        for layer in self.weights():
+            if layer.W_z is not None and layer.U_z is not None and layer.V_z is not None:
+                blocks = (layer.W_z, layer.U_z, layer.V_z)
+                norm = torch.cat(blocks).norm()
+                shrink = (radius / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp_max(1.0)
+                for block in blocks:
+                    block.mul_(shrink)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.input_size}, {list(self.hidden_sizes)}, layer_norm={self.layer_norm}, boundary={self.boundary!r}, "
+            f"copy_boundary={self.copy_boundary!r}, engine={self._requested_engine!r}"
+        )
+
+
+def operations(z: Tensor, z_start: Tensor, valid: Tensor | None) -> Tensor:
+    """(T, B, L) int8: what each layer did, from the boundaries (T, B, L-1) and those before the first step (B, L-1)."""
+    fires = z.detach() > 0.5
+    T, B, _ = z.shape
+    always, never = fires.new_ones(T, B, 1), fires.new_zeros(T, B, 1)
+    flush = torch.cat([torch.cat([(z_start.detach() > 0.5).unsqueeze(0), fires[:-1]]), never], dim=-1)
+    below = torch.cat([always, fires], dim=-1)
+    done = torch.where(flush, FLUSH, torch.where(below, UPDATE, COPY))
+    if valid is not None:
+        done = torch.where(valid.unsqueeze(-1), done, COPY)
+    return done.to(torch.int8)
+
+
+def detector_biases(boundary_bias: float | Sequence[float], detectors: int) -> list[float]:
+    if isinstance(boundary_bias, (int, float)):
+        return [float(boundary_bias)] * detectors
+    if len(boundary_bias) != detectors:
+        raise ValueError(
+            f"boundary_bias must be a number, or one for each layer but the last ({detectors}); got {boundary_bias!r}"
+        )
+    return [float(bias) for bias in boundary_bias]

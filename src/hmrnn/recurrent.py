@@ -1,0 +1,217 @@
+"""What HMLSTM and its baselines share: the call, its checks, `batch_first`, `lengths`, and `step()`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hmrnn.sequence import HMLSTMOutput, HMLSTMState, Piecewise
+
+
+@dataclass(frozen=True)
+class Call:
+    """One checked call of a recurrent network, time first. What an engine is asked to compute."""
+
+    x: Tensor  # (T, B, input_size), zero at padded steps
+    state: HMLSTMState
+    valid: Tensor | None  # (T, B) bool: False at padded steps; None without any
+    given: Tensor | None  # (T, B, L-1) boundaries that are known
+    slope: float
+    generator: torch.Generator | None
+
+
+class Unrolled(NamedTuple):
+    """What came of a call, time first."""
+
+    output: HMLSTMOutput
+    state: HMLSTMState
+
+
+class Recurrent(nn.Module, ABC):
+    """A stack of recurrent layers (or modules) with the call of `HMLSTM`."""
+
+    def __init__(self, input_size: int, hidden_sizes: Sequence[int], *, slope: float, batch_first: bool) -> None:
+        super().__init__()
+        if isinstance(hidden_sizes, int) or len(hidden_sizes) == 0:
+            raise ValueError(f"hidden_sizes must list the units of each layer, as in [256, 256]; got {hidden_sizes!r}")
+        check_size("input_size", input_size)
+        for size in hidden_sizes:
+            check_size("each of hidden_sizes", size)
+        self.input_size = input_size
+        self.hidden_sizes = tuple(hidden_sizes)
+        self.slope = check_slope(slope)
+        self.batch_first = batch_first
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.hidden_sizes)
+
+    @property
+    @abstractmethod
+    def state_sizes(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """Units of each h, units of each c, number of z: what a row of the state holds."""
+
+    @abstractmethod
+    def unroll(self, call: Call) -> Unrolled:
+        """Computes a checked call."""
+
+    def constrain_detectors(self) -> None:
+        """To be called after each optimiser step. Does nothing where there is no detector."""
+
+    def initial_state(self, batch_size: int) -> HMLSTMState:
+        """h = c = 0, z = 0."""
+        h_sizes, c_sizes, num_z = self.state_sizes
+        like = next(self.parameters())
+        return HMLSTMState(
+            tuple(like.new_zeros(batch_size, size) for size in h_sizes),
+            tuple(like.new_zeros(batch_size, size) for size in c_sizes),
+            like.new_zeros(batch_size, num_z),
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        state: HMLSTMState | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
+        boundaries: Tensor | None = None,
+        slope: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[HMLSTMOutput, HMLSTMState]:
+        """Runs over a batch of sequences.
+
+        x            (T, B, input_size), or (B, T, input_size) with `batch_first`
+        state        where to start; zeros if not given
+        lengths      (B,) how many steps of each row count: later ones COPY in every layer and leave the state alone
+        boundaries   (T, B, L-1) of 0 and 1: these boundaries instead of the detectors'
+        slope        of the detectors in this call, instead of `self.slope`
+        generator    for sampled boundaries
+
+        Returns the output of every step, and the state after the last one.
+        """
+        if x.dim() != 3:
+            raise ValueError(f"x must have 3 dimensions (time, batch, input_size); got {tuple(x.shape)}")
+        if self.batch_first:
+            x = x.transpose(0, 1)
+            boundaries = boundaries.transpose(0, 1) if boundaries is not None and boundaries.dim() == 3 else boundaries
+        call = self._check(x, state, lengths, boundaries, slope, generator)
+        output, state = self.unroll(call)
+        return (transposed(output) if self.batch_first else output), state
+
+    def step(
+        self,
+        x: Tensor,
+        state: HMLSTMState | None = None,
+        boundaries: Tensor | None = None,
+        slope: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[HMLSTMOutput, HMLSTMState]:
+        """One time step: x is (B, input_size), boundaries (B, L-1), and the output has no time dimension."""
+        if x.dim() != 2:
+            raise ValueError(f"x must have 2 dimensions (batch, input_size) in a single step; got {tuple(x.shape)}")
+        given = None if boundaries is None else boundaries.unsqueeze(0)
+        output, state = self.unroll(self._check(x.unsqueeze(0), state, None, given, slope, generator))
+        steps = tuple(Piecewise(steps.values, steps.index[0]) for steps in output.steps)
+        return HMLSTMOutput(steps, output.z[0], output.operations[0]), state
+
+    def _check(
+        self,
+        x: Tensor,
+        state: HMLSTMState | None,
+        lengths: Tensor | Sequence[int] | None,
+        boundaries: Tensor | None,
+        slope: float | None,
+        generator: torch.Generator | None,
+    ) -> Call:
+        like = next(self.parameters())
+        T, B, input_size = x.shape
+        if input_size != self.input_size:
+            raise ValueError(
+                f"x must have {self.input_size} features (input_size) in its last dimension; got {input_size}"
+            )
+        if T == 0 or B == 0:
+            raise ValueError(f"x must have at least one time step and one batch row; got {T} and {B}")
+        check_like("x", x, like)
+        if state is None:
+            state = self.initial_state(B)
+        else:
+            self._check_state(state, B, like)
+        valid = None if lengths is None else valid_steps(lengths, T, B, x.device)
+        if valid is not None:
+            # whatever stands in the padding, NaN too, must not reach a gradient
+            x = x.masked_fill(~valid.unsqueeze(-1), 0)
+        if boundaries is not None:
+            self._check_boundaries(boundaries, T, B, like)
+            boundaries = boundaries.to(like.dtype)
+        return Call(x, state, valid, boundaries, self.slope if slope is None else check_slope(slope), generator)
+
+    def _check_state(self, state: HMLSTMState, B: int, like: Tensor) -> None:
+        if not isinstance(state, HMLSTMState):
+            raise TypeError(f"state must be an HMLSTMState; got {type(state).__name__}")
+        h_sizes, c_sizes, num_z = self.state_sizes
+        for name, tensors, sizes in [("h", state.h, h_sizes), ("c", state.c, c_sizes), ("z", (state.z,), (num_z,))]:
+            shapes, expected = [tuple(tensor.shape) for tensor in tensors], [(B, size) for size in sizes]
+            if shapes != expected:
+                raise ValueError(f"state.{name} must have shapes {expected}; got {shapes}")
+            for tensor in tensors:
+                check_like(f"state.{name}", tensor, like)
+
+    def _check_boundaries(self, boundaries: Tensor, T: int, B: int, like: Tensor) -> None:
+        expected = (T, B, self.num_layers - 1)
+        if tuple(boundaries.shape) != expected:
+            raise ValueError(
+                f"boundaries must have shape (time, batch, layers-1) = {expected}; got {tuple(boundaries.shape)}"
+            )
+        if boundaries.device != like.device:
+            raise ValueError(f"boundaries must be on {like.device}, as the weights are; got {boundaries.device}")
+        wrong = boundaries[(boundaries != 0) & (boundaries != 1)]
+        if len(wrong):
+            raise ValueError(f"boundaries must be 0 or 1; got {wrong[0].item()}")
+
+
+def transposed(output: HMLSTMOutput) -> HMLSTMOutput:
+    """Time first to batch first."""
+    steps = tuple(Piecewise(steps.values, steps.index.T) for steps in output.steps)
+    return HMLSTMOutput(steps, output.z.transpose(0, 1), output.operations.transpose(0, 1))
+
+
+def valid_steps(lengths: Tensor | Sequence[int], T: int, B: int, device: torch.device) -> Tensor:
+    """(T, B): which steps lie within their row's length."""
+    lengths = torch.as_tensor(lengths, device=device)
+    if lengths.is_floating_point() or lengths.dtype in (torch.bool, torch.complex64, torch.complex128):
+        raise TypeError(f"lengths must be whole numbers; got {lengths.dtype}")
+    if tuple(lengths.shape) != (B,):
+        raise ValueError(f"lengths must have shape (batch,) = {(B,)}; got {tuple(lengths.shape)}")
+    low, high = int(lengths.min()), int(lengths.max())
+    if low < 0 or high > T:
+        raise ValueError(f"lengths must lie between 0 and the number of time steps {T}; got {low if low < 0 else high}")
+    return torch.arange(T, device=device).unsqueeze(1) < lengths
+
+
+def check_size(name: str, size: int) -> None:
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ValueError(f"{name} must be a whole number from 1; got {size!r}")
+
+
+def check_slope(slope: float) -> float:
+    if not isinstance(slope, (int, float)) or isinstance(slope, bool):
+        raise TypeError(f"slope must be a number; got {type(slope).__name__}")
+    if not 0 < slope < float("inf"):
+        raise ValueError(f"slope must be positive and finite; got {slope}")
+    return float(slope)
+
+
+def check_like(name: str, tensor: Tensor, like: Tensor) -> None:
+    if tensor.dtype != like.dtype:
+        raise TypeError(f"{name} must be {like.dtype}, as the weights are; got {tensor.dtype}")
+    if tensor.device != like.device:
+        raise ValueError(f"{name} must be on {like.device}, as the weights are; got {tensor.device}")
+
+
+def refuse_boundaries(call: Call, what: str) -> None:
+    if call.given is not None:
+        raise ValueError(f"boundaries can't be given to {what}: it has none")
