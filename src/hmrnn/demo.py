@@ -21,6 +21,7 @@ MARKS = ("|", "‖")
 
 def demo(out: Path, updates: int, seed: int) -> None:
     """Trains on all but the end of the built-in text, prints bits per character and segments of the rest, and saves."""
+    out.mkdir(parents=True, exist_ok=True)  # before the work, not after it, if it can't be done
     torch.manual_seed(seed)
     text = builtin_text()
     training, held_out = text[:-HELD_OUT], text[-HELD_OUT:]

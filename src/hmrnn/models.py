@@ -162,7 +162,10 @@ class TextModel(nn.Module):
             model = cls(symbols, config, engine=engine)
         path = directory / "model.safetensors"
         try:
-            model.load_state_dict(load_file(path), assign=True)
+            # Copied out of the file's pages: tensors at odd addresses take other paths through the matrix library, and
+            # give other last bits, than those that were saved.
+            weights = {name: tensor.clone() for name, tensor in load_file(path).items()}
+            model.load_state_dict(weights, assign=True)
         except (RuntimeError, SafetensorError) as error:
             raise ValueError(f"{path} does not fit {directory / 'config.json'}: {error}") from None
         return model
@@ -170,10 +173,10 @@ class TextModel(nn.Module):
 
 def read_config(path: Path) -> TextModelConfig:
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        version, kind = content.pop("format_version"), content.pop("kind")
-    except (ValueError, AttributeError, KeyError) as error:
-        raise ValueError(f"{path} is not the config of a model: {error!r}") from None
+        content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not the config of a model: {error}") from None
+    version, kind = content.pop("format_version", None), content.pop("kind", None)
     if version != FORMAT_VERSION:
         raise ValueError(f"{path}: format_version {version!r} is not {FORMAT_VERSION}, the one that this hmrnn reads")
     if kind != "text":

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from hmrnn.files import write_atomically
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomically(path, "old")
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk gone")))
+    with pytest.raises(OSError, match="disk gone"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"], "no litter"
+
+
+def test_the_mode_is_that_of_an_ordinary_file(tmp_path):
+    (tmp_path / "ordinary").touch()
+    write_atomically(tmp_path / "ours", b"")
+    assert stat.S_IMODE((tmp_path / "ours").stat().st_mode) == stat.S_IMODE((tmp_path / "ordinary").stat().st_mode)
