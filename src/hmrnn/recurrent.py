@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hmrnn.sequence import HMLSTMOutput, HMLSTMState, Piecewise
+from hmrnn.sequence import HMLSTMOutput, HMLSTMState
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,7 @@ class Recurrent(nn.Module, ABC):
             raise ValueError(f"x must have 2 dimensions (batch, input_size) in a single step; got {tuple(x.shape)}")
         given = None if boundaries is None else boundaries.unsqueeze(0)
         output, state = self.unroll(self._check(x.unsqueeze(0), state, None, given, slope, generator))
-        steps = tuple(Piecewise(steps.values, steps.index[0]) for steps in output.steps)
-        return HMLSTMOutput(steps, output.z[0], output.operations[0]), state
+        return HMLSTMOutput(tuple(steps[0] for steps in output.steps), output.z[0], output.operations[0]), state
 
     def _check(
         self,
@@ -175,7 +174,7 @@ class Recurrent(nn.Module, ABC):
 
 def transposed(output: HMLSTMOutput) -> HMLSTMOutput:
     """Time first to batch first."""
-    steps = tuple(Piecewise(steps.values, steps.index.T) for steps in output.steps)
+    steps = tuple(steps.transpose() for steps in output.steps)
     return HMLSTMOutput(steps, output.z.transpose(0, 1), output.operations.transpose(0, 1))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 class Operation(IntEnum):
@@ -29,10 +30,17 @@ UPDATE, COPY, FLUSH = Operation.UPDATE, Operation.COPY, Operation.FLUSH
 
 @dataclass(frozen=True)
 class Piecewise:
-    """A sequence of vectors in which one vector may stand at many time steps: each distinct one is kept once."""
+    """A sequence of vectors in which one vector may stand at many time steps: each distinct one is kept once.
+
+    How often a value stands there was decided by boundaries, and the decision has a gradient: at each step that repeats
+    a value, another value, `values + tangents`, would have taken its place. `repeats` is zero, and stands for that
+    decision in the graph: the sequence is values[index] + repeats * tangents[index].
+    """
 
     values: Tensor  # (N, H)
     index: Tensor  # (T, B) or any other shape; int64 below N: which value stands there
+    tangents: Tensor | None = None  # (N, H); None if no gradient is wanted, or if nothing is repeated
+    repeats: Tensor | None = None  # (T, B), zero
 
     @staticmethod
     def from_dense(dense: Tensor) -> Piecewise:
@@ -40,14 +48,58 @@ class Piecewise:
         values = dense.reshape(-1, dense.shape[-1])
         return Piecewise(values, torch.arange(len(values), device=dense.device).view(dense.shape[:-1]))
 
+    def __getitem__(self, where: Any) -> Piecewise:
+        """Some of the steps: indexes the leading dimensions."""
+        repeats = None if self.repeats is None else self.repeats[where]
+        return Piecewise(self.values, self.index[where], self.tangents, repeats)
+
+    def transpose(self) -> Piecewise:
+        """Time and batch exchanged."""
+        repeats = None if self.repeats is None else self.repeats.T
+        return Piecewise(self.values, self.index.T, self.tangents, repeats)
+
     def dense(self) -> Tensor:
         """(..., H): the sequence written out."""
-        # embedding() is indexing whose backward adds up in parallel
-        return F.embedding(self.index, self.values)
+        if self.tangents is None or self.repeats is None:
+            # embedding() is indexing whose backward adds up in parallel
+            return F.embedding(self.index, self.values)
+        dense: Tensor = _Expand.apply(self.values, self.index, self.tangents, self.repeats)
+        return dense
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Piecewise:
-        """f: (N, H) -> (N, K), applied once to each distinct value."""
-        return Piecewise(f(self.values), self.index)
+        """f: (N, H) -> (N, K), applied once to each distinct value, row by row."""
+        values = f(self.values)
+        tangents = None if self.tangents is None else derivative_along(f, self.values, self.tangents)
+        return Piecewise(values, self.index, tangents, self.repeats)
+
+
+class _Expand(torch.autograd.Function):
+    """values[index] + repeats * tangents[index], where repeats is zero."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, index: Tensor, tangents: Tensor, repeats: Tensor) -> Tensor:
+        ctx.save_for_backward(index, tangents)
+        ctx.rows = len(values)
+        return F.embedding(index, values)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, Tensor]:
+        index, tangents = ctx.saved_tensors
+        values = torch.ops.aten.embedding_dense_backward(grad.contiguous(), index, ctx.rows, -1, False)
+        return values, None, None, (grad * F.embedding(index, tangents)).sum(-1)
+
+
+def derivative_along(f: Callable[[Tensor], Tensor], at: Tensor, direction: Tensor) -> Tensor:
+    """The derivative of f at `at` in `direction`, as a constant."""
+    # Two reverse passes: u -> J^T u is linear, and its own transpose is J. (torch's forward mode compiles scripts first.)
+    with torch.enable_grad():
+        at = at.detach().requires_grad_()
+        value = f(at)
+        u = torch.zeros_like(value, requires_grad=True)
+        (pulled,) = torch.autograd.grad(value, at, u, create_graph=True)
+        (pushed,) = torch.autograd.grad(pulled, u, direction)
+    return pushed.detach()
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hmrnn.engines import reference
+from hmrnn.engines import events, reference
 from hmrnn.engines.types import Rules, Trace
 
-ENGINES = {"reference": reference.run}
+ENGINES = {"reference": reference.run, "events": events.run}
 REQUESTS = ("auto", *ENGINES)
 
 __all__ = ["ENGINES", "REQUESTS", "Rules", "Trace", "choose"]
@@ -15,4 +15,4 @@ def choose(requested: str) -> tuple[str, str]:
     """The engine to use, and why, in one line."""
     if requested not in REQUESTS:
         raise ValueError(f"engine must be one of {', '.join(REQUESTS)}; got {requested!r}")
-    return "reference", "asked for" if requested == "reference" else "the dense equations serve every case"
+    return ("reference","x") if requested=="auto" else (requested, "asked for")
