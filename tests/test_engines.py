@@ -9,7 +9,7 @@ from networks import Case, cases
 
 from hmrnn import HMLSTMState
 
-ENGINES = ["events"]
+ENGINES = ["events", "native"]
 
 
 def results(case: Case, engine: str, dtype: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hmrnn.engines import events, reference
+from hmrnn.engines import events, native, reference
 from hmrnn.engines.types import Rules, Trace
 
-ENGINES = {"reference": reference.run, "events": events.run}
+ENGINES = {"reference": reference.run, "events": events.run, "native": native.run}
 REQUESTS = ("auto", *ENGINES)
 
 __all__ = ["ENGINES", "REQUESTS", "Rules", "Trace", "choose"]

@@ -1,0 +1,140 @@
+// What is done element by element: gates, layer normalisation, dot products. Loops that the compiler turns into vectors.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace hmrnn {
+
+template <typename To, typename From>
+inline To bits(From value) {
+  static_assert(sizeof(To) == sizeof(From), "same size");
+  To result;
+  std::memcpy(&result, &value, sizeof(To));
+  return result;
+}
+
+// exp(x) = 2^n * exp(r), n whole, |r| <= ln(2)/2. Adding `magic` rounds to a whole number and leaves it in the low bits.
+// libm's exp is a call, which the compiler can't turn into a vector. NaN stays NaN.
+inline float exponential(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  x = x > 88.0f ? 88.0f : x;
+  const float magic = 12582912.0f, shifted = x * 1.44269504f + magic, n = shifted - magic;
+  const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
+  float p = 1.0f / 5040;
+  p = p * r + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  return p * bits<float>((bits<int32_t>(shifted) + 127) << 23);
+}
+
+inline double exponential(double x) {
+  x = x < -700.0 ? -700.0 : x;
+  x = x > 700.0 ? 700.0 : x;
+  const double magic = 6755399441055744.0, shifted = x * 1.4426950408889634 + magic, n = shifted - magic;
+  const double r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
+  double p = 1.0 / 6227020800.0;
+  p = p * r + 1.0 / 479001600;
+  p = p * r + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  return p * bits<double>((bits<int64_t>(shifted) + 1023) << 52);
+}
+
+template <typename T>
+inline T sigmoid(T x) {
+  return T(1) / (T(1) + exponential(-x));
+}
+
+template <typename T>
+inline T tangent(T x) {  // tanh
+  return T(2) / (T(1) + exponential(T(-2) * x)) - T(1);
+}
+
+template <typename T>
+inline T dot(const T* a, const T* b, int64_t n) {
+  T sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < n; ++j) sum += a[j] * b[j];
+  return sum;
+}
+
+// y += alpha * x
+template <typename T>
+inline void axpy(T alpha, const T* x, T* y, int64_t n) {
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) y[j] += alpha * x[j];
+}
+
+template <typename T>
+inline void zero(T* x, int64_t n) {
+  std::memset(x, 0, n * sizeof(T));
+}
+
+struct Moments {
+  double mean, rstd;
+};
+
+template <typename T>
+inline Moments moments(const T* x, int64_t n, double eps) {
+  T sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < n; ++j) sum += x[j];
+  const T mean = sum / n;
+  T square = 0;
+#pragma omp simd reduction(+ : square)
+  for (int64_t j = 0; j < n; ++j) square += (x[j] - mean) * (x[j] - mean);
+  return {static_cast<double>(mean), 1.0 / std::sqrt(static_cast<double>(square / n) + eps)};
+}
+
+// x -> (x - mean) * rstd; returns rstd
+template <typename T>
+inline T normalise(const T* x, T* x_hat, int64_t n, double eps) {
+  const Moments m = moments(x, n, eps);
+  const T mean = static_cast<T>(m.mean), rstd = static_cast<T>(m.rstd);
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) x_hat[j] = (x[j] - mean) * rstd;
+  return rstd;
+}
+
+// Through layer normalisation: dy, the gradient by gain * x_hat + bias, becomes that by x. dgain += dy * x_hat.
+template <typename T>
+inline void normalise_backward(T* dy, const T* x_hat, const T* gain, T rstd, T* dgain, int64_t n) {
+  T mean = 0, correlation = 0;
+#pragma omp simd reduction(+ : mean, correlation)
+  for (int64_t j = 0; j < n; ++j) {
+    const T scaled = dy[j] * gain[j];
+    dgain[j] += dy[j] * x_hat[j];
+    mean += scaled;
+    correlation += scaled * x_hat[j];
+  }
+  mean /= n;
+  correlation /= n;
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) dy[j] = rstd * (dy[j] * gain[j] - mean - x_hat[j] * correlation);
+}
+
+// The gates of a pre-activation, in place: (f, i, o, g), four blocks of n.
+template <typename T>
+inline void activate(T* s, int64_t n) {
+#pragma omp simd
+  for (int64_t j = 0; j < 3 * n; ++j) s[j] = sigmoid(s[j]);
+#pragma omp simd
+  for (int64_t j = 3 * n; j < 4 * n; ++j) s[j] = tangent(s[j]);
+}
+
+}  // namespace hmrnn
