@@ -108,8 +108,8 @@ class HMLSTM(Recurrent):
         self.layer_norm = layer_norm
         self.boundary = boundary
         self.copy_boundary = copy_boundary
+        engines.check_request(engine)
         self._requested_engine = engine
-        engines.choose(engine)
 
         sizes = [input_size, *self.hidden_sizes]
         biases = detector_biases(boundary_bias, self.num_layers - 1)
@@ -128,13 +128,17 @@ class HMLSTM(Recurrent):
 
     @property
     def engine(self) -> str:
-        """The engine in use."""
-        return engines.choose(self._requested_engine)[0]
+        """The engine in use. The first look may build it."""
+        return self._choose()[0]
 
     @property
     def engine_reason(self) -> str:
         """Why that one, in one line."""
-        return engines.choose(self._requested_engine)[1]
+        return self._choose()[1]
+
+    def _choose(self) -> tuple[str, str]:
+        like = next(self.parameters())
+        return engines.choose(self._requested_engine, self.boundary, like.device, like.dtype)
 
     @property
     def state_sizes(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
@@ -153,8 +157,10 @@ class HMLSTM(Recurrent):
             uniforms = torch.rand(shape, generator=call.generator, device=call.x.device, dtype=torch.float32)
         rules = engines.Rules(self.boundary, self.copy_boundary == "hold", uniforms)
         trace = engines.ENGINES[self.engine](self.weights(), call, rules)
-        output = HMLSTMOutput(trace.steps, trace.z, operations(trace.z, call.state.z, call.valid))
-        return Unrolled(output, trace.state)
+        done = trace.operations
+        if done is None:
+            done = operations(trace.z, call.state.z, call.valid)
+        return Unrolled(HMLSTMOutput(trace.steps, trace.z, done), trace.state)
 
     @torch.no_grad()
     def constrain_detectors(self, radius: float = DETECTOR_RADIUS) -> None:

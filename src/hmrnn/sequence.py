@@ -63,7 +63,7 @@ class Piecewise:
         if self.tangents is None or self.repeats is None:
             # embedding() is indexing whose backward adds up in parallel
             return F.embedding(self.index, self.values)
-        dense: Tensor = _Expand.apply(self.values, self.index, self.tangents, self.repeats)
+        dense: Tensor = _Expand.apply(self.values, self.index, self.tangents, self.repeats)  # type: ignore[no-untyped-call]
         return dense
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Piecewise:
@@ -92,7 +92,7 @@ class _Expand(torch.autograd.Function):
 
 def derivative_along(f: Callable[[Tensor], Tensor], at: Tensor, direction: Tensor) -> Tensor:
     """The derivative of f at `at` in `direction`, as a constant."""
-    # Two reverse passes: u -> J^T u is linear, and its own transpose is J. (torch's forward mode compiles scripts first.)
+    # Two reverse passes: u -> J^T u is linear, and its transpose is J. (Torch's forward mode compiles scripts first.)
     with torch.enable_grad():
         at = at.detach().requires_grad_()
         value = f(at)

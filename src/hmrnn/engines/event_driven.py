@@ -40,8 +40,8 @@ class Result:
 class Gradients:
     """Of a loss by a `Result`: what the backward pass starts from."""
 
-    values: list[Tensor]
-    repeats: list[Tensor | None]  # L times (T, B): by the decision to COPY, see `Piecewise`; None in the first layer
+    values: list[Tensor | None]  # None: zero
+    repeats: list[Tensor | None]  # L times (T, B): by the decision to COPY, see `Piecewise`; None: zero
     z: Tensor
     c_last: list[Tensor]
     z_last: Tensor
@@ -64,16 +64,23 @@ class Kernel(Protocol):
     def backward(self, saved: Any, gradients: Gradients, want_x: bool) -> InputGradients: ...
 
 
+def inputs(weights: Sequence[LayerWeights], call: Call) -> list[Tensor | None]:
+    """All that a gradient may be wanted of."""
+    return [call.x, *call.state.h, *call.state.c, call.state.z, *(w for layer in weights for w in layer)]
+
+
+def wants_gradient(weights: Sequence[LayerWeights], call: Call) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs(weights, call))
+
+
 def run(kernel: Kernel, weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
     """Computes a call with an event-driven kernel."""
     L = len(weights)
-    inputs = [call.x, *call.state.h, *call.state.c, call.state.z, *(w for layer in weights for w in layer)]
-    training = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs)
-    if not training:
+    if not wants_gradient(weights, call):
         result = kernel.forward(list(weights), call, rules, False)
         steps = [Piecewise(values, index) for values, index in zip(result.values, result.index, strict=True)]
         return trace(steps, result.z, result.c_last, result.z_last)
-    outputs = _EventDriven.apply(kernel, call, rules, L, *inputs)
+    outputs = _EventDriven.apply(kernel, call, rules, L, *inputs(weights, call))  # type: ignore[no-untyped-call]
     values, tangents, index, repeats, c_last = (outputs[k * L : (k + 1) * L] for k in range(5))
     steps = [Piecewise(*parts) for parts in zip(values, index, tangents, repeats, strict=True)]
     return trace(steps, outputs[5 * L], c_last, outputs[5 * L + 1])
@@ -85,19 +92,20 @@ def trace(steps: Sequence[Piecewise], z: Tensor, c_last: Sequence[Tensor], z_las
 
 
 class _EventDriven(torch.autograd.Function):
-    """Inputs and outputs in the order of `run`; `repeats` are zeros that carry a gradient."""
+    """Inputs in the order of `inputs`, outputs in that of `run`; `repeats` are zeros that carry a gradient."""
 
     @staticmethod
-    def forward(ctx: Any, kernel: Kernel, call: Call, rules: Rules, L: int, *inputs: Tensor | None) -> Any:
+    def forward(ctx: Any, kernel: Kernel, call: Call, rules: Rules, L: int, *tensors: Tensor | None) -> Any:
         size = len(LayerWeights._fields)
-        flat = [None if tensor is None else tensor.detach() for tensor in inputs]
+        flat = [None if tensor is None else tensor.detach() for tensor in tensors]
         x, h, c, z, parameters = flat[0], flat[1 : L + 1], flat[L + 1 : 2 * L + 1], flat[2 * L + 1], flat[2 * L + 2 :]
         weights = [LayerWeights(*parameters[l * size : (l + 1) * size]) for l in range(L)]  # type: ignore[arg-type]
         state = HMLSTMState(tuple(h), tuple(c), z)  # type: ignore[arg-type]
         detached = Call(x, state, call.valid, call.given, call.slope, None)  # type: ignore[arg-type]
         result = kernel.forward(weights, detached, rules, True)
         ctx.kernel, ctx.saved, ctx.L = kernel, result.saved, L
-        ctx.set_materialize_grads(True)
+        ctx.set_materialize_grads(False)  # zeros for the large tables would cost more than they say
+        ctx.like = [*result.c_last, result.z, result.z_last]
         repeats = [None if tangents is None else result.z.new_zeros(result.z.shape[:2]) for tangents in result.tangents]
         ctx.mark_non_differentiable(*result.index, *(t for t in result.tangents if t is not None))
         return (*result.values, *result.tangents, *result.index, *repeats, *result.c_last, result.z, result.z_last)
@@ -111,9 +119,13 @@ class _EventDriven(torch.autograd.Function):
                 "Sum the losses before backward(), or use engine='reference'"
             )
         kernel, saved, L = ctx.kernel, ctx.saved, ctx.L
-        ctx.saved = None
-        values, _, _, repeats, c_last = (list(grads[k * L : (k + 1) * L]) for k in range(5))
-        gradients = Gradients(values, repeats, grads[5 * L], c_last, grads[5 * L + 1])
+        values, repeats = list(grads[:L]), list(grads[3 * L : 4 * L])
+        *c_last, z, z_last = (
+            torch.zeros_like(like) if grad is None else grad
+            for grad, like in zip(grads[4 * L :], ctx.like, strict=True)
+        )
+        ctx.saved = ctx.like = None
+        gradients = Gradients(values, repeats, z, c_last, z_last)
         result = kernel.backward(saved, gradients, ctx.needs_input_grad[4])
         parameters = [gradient for layer in result.weights for gradient in layer]
         return (None, None, None, None, result.x, *result.h, *result.c, result.z, *parameters)

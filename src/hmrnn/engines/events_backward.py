@@ -6,16 +6,12 @@ flush = z, update = (1-z)*y, copy = (1-z)*(1-y), where z = z[t-1,l] and y = z[t,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from hmrnn.engines.event_driven import Gradients, InputGradients
+from hmrnn.engines.events_tables import Counterfactual, Events, Layer, Saved, detector_weights, gates, squash
 from hmrnn.equations import LAYER_NORM_EPS, LayerWeights
-
-if TYPE_CHECKING:
-    from hmrnn.engines.events import Counterfactual, Events, Layer, Saved
 
 
 class Backward:
@@ -30,6 +26,11 @@ class Backward:
         self.sums = [WeightSums(layer) for layer in layers]
         self.copies = [_joined(layer.counterfactuals) if layer.counterfactuals else None for layer in layers]
         self.values = [torch.cat(layer.values) for layer in layers]
+        start = torch.arange(len(layers[0].h), device=layers[0].h.device).unsqueeze(0)
+        self.before = [torch.cat([start, index[:-1]]) for index in saved.index]  # (T, B) current when each step began
+        # (N,) each event's h as the detectors below and above see it
+        self.v_z = [self.values[l + 1] @ detector_weights(layer.w)[2] for l, layer in enumerate(layers[:-1])]
+        self.w_z = [self.values[l] @ detector_weights(layer.w)[0] for l, layer in enumerate(layers[1:-1])]
 
     def run(self, want_x: bool) -> InputGradients:
         saved, gradients = self.saved, self.gradients
@@ -50,7 +51,7 @@ class Backward:
                 dx += self.ds_z[:, :, :1] * first.W_z
         return InputGradients(
             x=dx,
-            h=[dh + gradient[:B] for dh, gradient in zip(self.dh, gradients.values, strict=True)],
+            h=[dh if d is None else dh + d[:B] for dh, d in zip(self.dh, gradients.values, strict=True)],
             c=self.dc,
             z=self.dz,
             weights=[self.weights(l) for l in range(len(saved.layers))],
@@ -95,12 +96,12 @@ class Backward:
 
     def event_rows(self, t: int, l: int, e: Events, dself: Tensor, dy: Tensor) -> None:
         """The LSTM's algebra, and the gradients by z and y."""
-        from hmrnn.engines.events import gates, squash
-
         w, rows, z, y = self.saved.layers[l].w, e.rows, e.z, e.y
         f, i, o, g = gates(w, e.s)
         squashed = squash(w, e.c_new)
-        dh = self.dh[l][rows] + self.gradients.values[l][e.number : e.number + len(rows)]
+        dh, d_values = self.dh[l][rows], self.gradients.values[l]
+        if d_values is not None:
+            dh = dh + d_values[e.number : e.number + len(dh)]
         d_squashed = dh * o * (1 - squashed * squashed)
         dc = self.dc[l][rows] + self.sums[l].cell_norm(w, d_squashed, e.c_new)
         dc_ig, dh_o = dc * i * g, dh * o * squashed
@@ -117,7 +118,9 @@ class Backward:
         dself[rows] = dF - y_ * dU - (1 - y_) * dC
         if e.v is not None:
             dself[rows] += (ds * e.v).sum(-1)
-            self.dh[l + 1][rows] += z * (ds @ w.V)
+            flushed = z_.nonzero().squeeze(1)
+            if len(flushed) and w.V is not None:
+                self.dh[l + 1][flushed if isinstance(rows, slice) else rows[flushed]] += ds[flushed] @ w.V
         if l > 0:
             down = ds @ w.W
             dy[rows] = (1 - z_) * (dU - dC) + (down * e.h_below).sum(-1)
@@ -128,8 +131,8 @@ class Backward:
 
     def detector(self, t: int, l: int, dz: Tensor, evaluated: Tensor, dself: Tensor, dy: Tensor) -> None:
         """Through bound() to s_z, and from there on. `evaluated`: 1 where z was made from s_z."""
-        saved, w = self.saved, self.saved.layers[l].w
-        assert w.U_z is not None and w.V_z is not None and w.W_z is not None
+        saved = self.saved
+        W_z, U_z, V_z, _ = detector_weights(saved.layers[l].w)
         z, y, slope = saved.z[t, :, l], saved.y[t, :, l], saved.call.slope
         if saved.rules.hold:  # z = (flush + update) * bound(z~)
             by_event = dz * saved.fires[t, :, l]
@@ -137,18 +140,12 @@ class Backward:
             dy += by_event * (1 - z)
         ds_z = dz * (slope / 2) * ((slope * saved.s_z[t, :, l]).abs() < 1) * evaluated
         self.ds_z[t, :, l] = ds_z
-        self.dh[l] += torch.outer(ds_z, w.U_z)
-        self.dh[l + 1] += torch.outer(z * ds_z, w.V_z)
-        dself += ds_z * (self.values[l + 1] @ w.V_z)[self.before(l + 1)[t]]
+        self.dh[l].addr_(ds_z, U_z)
+        self.dh[l + 1].addr_(z * ds_z, V_z)
+        dself += ds_z * self.v_z[l][self.before[l + 1][t]]
         if l > 0:
-            self.dh[l - 1] += torch.outer(y * ds_z, w.W_z)
-            dy += ds_z * (self.values[l - 1] @ w.W_z)[saved.index[l - 1][t]]
-
-    def before(self, l: int) -> Tensor:
-        """(T, B): the event that was current when each step began."""
-        index = self.saved.index[l]
-        start = torch.arange(index.shape[1], device=index.device).unsqueeze(0)
-        return torch.cat([start, index[:-1]])
+            self.dh[l - 1].addr_(y * ds_z, W_z)
+            dy += ds_z * self.w_z[l - 1][saved.index[l - 1][t]]
 
     def weights(self, l: int) -> LayerWeights:
         """The gradients of a layer's weights, from all its events at once."""
@@ -165,8 +162,8 @@ class Backward:
         below = by_event(l - 1, saved.index[l - 1], y * ds_z) if l else torch.einsum("tb,tbi->i", ds_z, saved.call.x)
         return sums._replace(
             W_z=below,
-            U_z=by_event(l, self.before(l), ds_z),
-            V_z=by_event(l + 1, self.before(l + 1), z * ds_z),
+            U_z=by_event(l, self.before[l], ds_z),
+            V_z=by_event(l + 1, self.before[l + 1], z * ds_z),
             b_z=ds_z.sum(),
         )
 
@@ -177,7 +174,8 @@ class WeightSums:
     def __init__(self, layer: Layer) -> None:
         self.layer = layer
         self.ds_at: dict[int, Tensor] = {}
-        self.factors: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
+        self.factors: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.flushes: list[tuple[Tensor, Tensor]] = []
         self.vectors = LayerWeights(*(None if p is None else torch.zeros_like(p) for p in layer.w))  # type: ignore[arg-type]
 
     def gate_norm(self, w: LayerWeights, ds: Tensor, s: Tensor) -> Tensor:
@@ -200,15 +198,20 @@ class WeightSums:
 
     def add(self, t: int, ds: Tensor, e: Events) -> None:
         self.ds_at[t] = ds
-        self.factors.append((ds, e.h, e.y * e.h_below, None if e.h_above is None else e.z * e.h_above))
+        self.factors.append((ds, e.h, e.y * e.h_below))
+        if e.h_above is not None:
+            flushed = e.z.squeeze(1).nonzero().squeeze(1)
+            self.flushes.append((ds[flushed], e.h_above[flushed]))
 
     def total(self) -> LayerWeights:
         if not self.factors:
             return self.vectors
-        ds, h, below, above = zip(*self.factors, strict=True)
-        all_ds = torch.cat(ds).T
-        dV = None if self.vectors.V is None else all_ds @ torch.cat([part for part in above if part is not None])
-        return self.vectors._replace(U=all_ds @ torch.cat(h), W=all_ds @ torch.cat(below), V=dV)
+        ds, h, below = (torch.cat(column) for column in zip(*self.factors, strict=True))
+        total = self.vectors._replace(U=ds.T @ h, W=ds.T @ below)
+        if self.flushes:
+            ds, above = (torch.cat(column) for column in zip(*self.flushes, strict=True))
+            total = total._replace(V=ds.T @ above)
+        return total
 
 
 def norm_backward(grad: Tensor, x: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:

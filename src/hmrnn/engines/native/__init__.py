@@ -6,16 +6,37 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from hmrnn.engines import event_driven
-from hmrnn.engines.event_driven import Gradients, InputGradients, Result
-from hmrnn.engines.native.build import extension
+from hmrnn.engines.event_driven import Gradients, InputGradients, Result, wants_gradient
+from hmrnn.engines.native.build import Unavailable, extension
 from hmrnn.engines.types import Rules, Trace
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
+from hmrnn.sequence import HMLSTMState, Piecewise
+
+__all__ = ["Unavailable", "extension", "run"]
 
 
 def run(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
+    if len(call.x) == 1 and call.valid is None and not wants_gradient(weights, call):
+        return stream(weights, call, rules)
     return event_driven.run(NativeKernel(extension()), weights, call, rules)
+
+
+def stream(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
+    """A single step without a gradient: the layers that COPY cost nothing."""
+    state = call.state
+    given, uniforms = (None if part is None else part[0] for part in (call.given, rules.uniforms))
+    result = extension().stream(weights, call.x[0], state.h, state.c, state.z, given, uniforms, call.slope, rules.hold)
+    index = torch.arange(len(state.z)).unsqueeze(0)
+    return Trace(
+        steps=tuple(Piecewise(h, index) for h in result.h),
+        z=result.z.unsqueeze(0),
+        state=HMLSTMState(tuple(result.h), tuple(result.c), result.z),
+        operations=result.operations.unsqueeze(0),
+    )
 
 
 class NativeKernel:
@@ -26,7 +47,17 @@ class NativeKernel:
         state = call.state
         lengths = None if call.valid is None else call.valid.sum(0)
         result = self.module.forward(
-            weights, call.x, state.h, state.c, state.z, lengths, call.given, rules.uniforms, call.slope, rules.hold, training
+            weights,
+            call.x,
+            state.h,
+            state.c,
+            state.z,
+            lengths,
+            call.given,
+            rules.uniforms,
+            call.slope,
+            rules.hold,
+            training,
         )
         return Result(
             values=result.values,

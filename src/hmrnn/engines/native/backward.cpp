@@ -40,7 +40,7 @@ struct LayerBackward {
 template <typename T>
 class Backward {
  public:
-  Backward(Tables& tables, const std::vector<at::Tensor>& d_values, const std::vector<std::optional<at::Tensor>>& d_repeats,
+  Backward(Tables& tables, const std::vector<std::optional<at::Tensor>>& d_values, const std::vector<std::optional<at::Tensor>>& d_repeats,
            const at::Tensor& d_z, const std::vector<at::Tensor>& d_c_last, const at::Tensor& d_z_last)
       : tables_(tables), problem_(tables.problem), tables_of_(tables.layers), d_values_(d_values), d_repeats_(d_repeats), d_z_(d_z) {
     const int64_t L = problem_.L, B = problem_.B;
@@ -74,19 +74,23 @@ class Backward {
         for (auto& sum : sums)
           for (auto& layer : tables_of_) sum.emplace_back(layer);
       }
-      Worker(*this, omp_get_thread_num(), omp_get_num_threads()).run();
+      Worker worker(*this, omp_get_thread_num(), omp_get_num_threads());
+      worker.run();
+#pragma omp critical
+      seconds = std::max(seconds, worker.seconds);
     }
   }
 
   std::vector<LayerBackward<T>>& layers() { return layers_; }
   std::vector<std::vector<VectorSums<T>>> sums;  // (threads, L)
+  double seconds = 0;                            // in matrix products
   at::Tensor dx_z;                               // (T*B) by the dot products of x with the first detector
 
  private:
   Tables& tables_;
   const Problem& problem_;
   std::vector<LayerTables>& tables_of_;
-  const std::vector<at::Tensor>& d_values_;
+  const std::vector<std::optional<at::Tensor>>& d_values_;
   const std::vector<std::optional<at::Tensor>>& d_repeats_;
   const at::Tensor& d_z_;
   std::vector<LayerBackward<T>> layers_;
@@ -103,6 +107,7 @@ class Backward {
     std::vector<const T*> a;
     std::vector<T*> c;
     std::vector<T> scratch;
+    double seconds = 0;  // in matrix products
 
     Worker(Backward& all, int id, int threads)
         : all(all), id(id), threads(threads), problem(all.problem_), L(problem.L), B(problem.B), rows(problem.B, id, threads),
@@ -126,6 +131,7 @@ class Backward {
     }
 
     void pack(Packed<T>& packed, const at::Tensor& weight) {
+      Stopwatch watch(seconds);
       const Share panels(packed.panels(), id, threads);
       packed.pack(data<T>(weight), panels.begin, panels.end);
     }
@@ -207,7 +213,7 @@ class Backward {
       const T* gates = reactivated(layer, stored);
       const T *f = gates, *i = gates + H, *o = gates + 2 * H, *g = gates + 3 * H;
       const T *h_before = data<T>(layer.h) + event.before * H, *c_before = data<T>(layer.c) + event.before * H;
-      const T* d_value = data<T>(all.d_values_[l]) + e * H;
+      const T* d_value = all.d_values_[l] ? data<T>(*all.d_values_[l]) + e * H : nullptr;
       T *dh_run = back.dh.data() + b * H, *dc_run = back.dc.data() + b * H;
       T *dh = scratch.data() + 4 * H, *dc = scratch.data() + 5 * H, *squashed = scratch.data() + 6 * H;
 
@@ -249,10 +255,9 @@ class Backward {
     // The gates again: with layer normalisation only the normalised pre-activations were kept.
     const T* reactivated(const LayerTables& layer, const T* stored) {
       if (!layer.weights.gain.defined()) return stored;
-      const T *gain = data<T>(layer.weights.gain), *b = data<T>(layer.weights.b);
       T* gates = scratch.data();
-#pragma omp simd
-      for (int64_t j = 0; j < 4 * layer.H; ++j) gates[j] = stored[j] * gain[j] + b[j];
+      std::memcpy(gates, stored, 4 * layer.H * sizeof(T));
+      affine(gates, data<T>(layer.weights.gain), data<T>(layer.weights.b), 4 * layer.H);
       activate(gates, layer.H);
       return gates;
     }
@@ -271,11 +276,10 @@ class Backward {
 #pragma omp simd
         for (int64_t j = 0; j < H; ++j) squashed[j] = tangent(c[j]);
       }
+      std::memcpy(dh, dh_run, H * sizeof(T));
+      if (d_value) axpy(T(1), d_value, dh, H);
 #pragma omp simd
-      for (int64_t j = 0; j < H; ++j) {
-        dh[j] = dh_run[j] + d_value[j];
-        dc[j] = dh[j] * o[j] * (1 - squashed[j] * squashed[j]);
-      }
+      for (int64_t j = 0; j < H; ++j) dc[j] = dh[j] * o[j] * (1 - squashed[j] * squashed[j]);
       if (gain) {
         axpy(T(1), dc, sums.bias_c.data(), H);
         normalise_backward(dc, c_hat, gain, rstd, sums.gain_c.data(), H);
@@ -361,6 +365,8 @@ class Backward {
     }
 
     void multiply(const Packed<T>& weights, bool accumulate) {
+      if (a.empty()) return;
+      Stopwatch watch(seconds);
       const Share panels(weights.panels(), id, threads);
       hmrnn::multiply(weights, panels.begin, panels.end, static_cast<int64_t>(a.size()), a.data(), c.data(), accumulate);
     }
@@ -375,23 +381,27 @@ at::Tensor gather(const at::Tensor& table, const LayerTables& layer, int64_t B, 
 }
 
 // The gradients of a layer's matrices: one product over all its events.
-void matrix_gradients(Tables& tables, int64_t l, Weights& out, at::Tensor& dx, bool want_x) {
+void matrix_gradients(Tables& tables, int64_t l, Weights& out, at::Tensor& dx, bool want_x, double& seconds) {
   const Problem& problem = tables.problem;
   LayerTables& layer = tables.layers[l];
   const int64_t B = problem.B, N = layer.events.size() - B;
   const at::Tensor ds = layer.gates.narrow(0, B, N), ds_t = ds.t();
+  auto mm = [&](const at::Tensor& a, const at::Tensor& b) {
+    Stopwatch watch(seconds);
+    return at::mm(a, b);
+  };
   const bool everywhere = l == 0 && !problem.padded;  // then the event before is B rows before
-  out.U = at::mm(ds_t, everywhere ? layer.h.narrow(0, 0, N) : gather(layer.h, layer, B, &Event::before));
+  out.U = mm(ds_t, everywhere ? layer.h.narrow(0, 0, N) : gather(layer.h, layer, B, &Event::before));
   if (l == 0) {
     const at::Tensor x = problem.x.view({-1, problem.input_size});
-    out.W = at::mm(ds_t, everywhere ? x : gather(x, layer, B, &Event::below));
+    out.W = mm(ds_t, everywhere ? x : gather(x, layer, B, &Event::below));
     if (want_x && everywhere) {
-      dx = at::mm(ds, layer.weights.W);
+      dx = mm(ds, layer.weights.W);
     } else if (want_x) {
       dx = at::zeros_like(x);
       at::Tensor index = at::empty({N}, x.options().dtype(at::kLong));
       for (int64_t k = 0; k < N; ++k) index.data_ptr<int64_t>()[k] = layer.events[B + k].below;
-      dx.index_copy_(0, index, at::mm(ds, layer.weights.W));
+      dx.index_copy_(0, index, mm(ds, layer.weights.W));
     }
   }
   // Of W and V only the events that used them.
@@ -405,7 +415,7 @@ void matrix_gradients(Tables& tables, int64_t l, Weights& out, at::Tensor& dx, b
     const auto options = at::TensorOptions().dtype(at::kLong);
     const at::Tensor rows = at::from_blob(events.data(), {static_cast<int64_t>(events.size())}, options);
     const at::Tensor columns = at::from_blob(others.data(), {static_cast<int64_t>(others.size())}, options);
-    return at::mm(ds.index_select(0, rows).t(), table.index_select(0, columns));
+    return mm(ds.index_select(0, rows).t(), table.index_select(0, columns));
   };
   if (l > 0) out.W = part(&Event::y, &Event::below, tables.layers[l - 1].h);
   if (layer.weights.V.defined()) out.V = part(&Event::z, &Event::above, tables.layers[l + 1].h);
@@ -420,27 +430,30 @@ at::Tensor tensor_of(const std::vector<T>& values, at::IntArrayRef shape, const 
 
 }  // namespace
 
-BackwardResult backward(Tables& tables, const std::vector<at::Tensor>& d_values,
+BackwardResult backward(Tables& tables, const std::vector<std::optional<at::Tensor>>& d_values,
                         const std::vector<std::optional<at::Tensor>>& d_repeats, const at::Tensor& d_z,
                         const std::vector<at::Tensor>& d_c_last, const at::Tensor& d_z_last, bool want_x) {
   const Problem& problem = tables.problem;
   const int64_t L = problem.L, B = problem.B;
   BackwardResult result;
+  Stopwatch watch(result.timing.total);
   result.z = at::empty_like(d_z_last);
   AT_DISPATCH_FLOATING_TYPES(problem.x.scalar_type(), "hmrnn_backward", [&] {
     using T = scalar_t;
     Backward<T> pass(tables, d_values, d_repeats, d_z, d_c_last, d_z_last);
     pass.run();
+    result.timing.products = pass.seconds;
     for (int64_t l = 0; l < L; ++l) {
       LayerTables& layer = tables.layers[l];
       auto& back = pass.layers()[l];
       const int64_t H = layer.H, N = layer.events.size();
-      result.h.push_back(tensor_of(back.dh, {B, H}, problem.x) + d_values[l].narrow(0, 0, B));
+      result.h.push_back(tensor_of(back.dh, {B, H}, problem.x));
+      if (d_values[l]) result.h.back().add_(d_values[l]->narrow(0, 0, B));
       result.c.push_back(tensor_of(back.dc, {B, H}, problem.x));
       for (int64_t b = 0; b < B && l + 1 < L; ++b) result.z.data_ptr<T>()[b * (L - 1) + l] = back.dz_before[b];
 
       Weights out;
-      matrix_gradients(tables, l, out, result.x, want_x);
+      matrix_gradients(tables, l, out, result.x, want_x, result.timing.products);
       auto sum = [&](auto member, const at::Tensor& like) {
         if (!like.defined()) return at::Tensor();
         at::Tensor total = at::zeros_like(like);

@@ -1,6 +1,9 @@
 // The forward pass: time step by time step, layer by layer, only the rows that have an event.
 #include <ATen/Parallel.h>
 #include <omp.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #include "kernel.h"
 #include "pointwise.h"
@@ -27,11 +30,15 @@ class Forward {
     {
 #pragma omp single
       barrier_ = std::make_unique<Barrier>(omp_get_num_threads());
-      Worker(*this, omp_get_thread_num(), omp_get_num_threads()).run();
+      Worker worker(*this, omp_get_thread_num(), omp_get_num_threads());
+      worker.run();
+#pragma omp critical
+      seconds = std::max(seconds, worker.seconds);
     }
   }
 
   at::Tensor z_last;
+  double seconds = 0;  // in matrix products
 
  private:
   Tables& tables_;
@@ -71,6 +78,7 @@ class Forward {
     std::vector<const T*> a;
     std::vector<T*> c;
     std::vector<T> scratch;
+    double seconds = 0;  // in matrix products
 
     Worker(Forward& all, int id, int threads)
         : all(all), id(id), threads(threads), problem(all.problem_), layers(all.layers_), L(problem.L), T_(problem.T),
@@ -104,11 +112,14 @@ class Forward {
     }
 
     void pack(Packed<T>& packed, const at::Tensor& weight) {
+      Stopwatch watch(seconds);
       const Share panels(packed.panels(), id, threads);
       packed.pack_transposed(data<T>(weight), panels.begin, panels.end);
     }
 
     void multiply(const Packed<T>& weights, bool accumulate) {
+      if (a.empty()) return;
+      Stopwatch watch(seconds);
       const Share panels(weights.panels(), id, threads);
       hmrnn::multiply(weights, panels.begin, panels.end, static_cast<int64_t>(a.size()), a.data(), c.data(), accumulate);
     }
@@ -155,7 +166,7 @@ class Forward {
         const T* w_z = l ? data<T>(layers[l - 1].w_z) + below : data<T>(all.tables_.x_z) + below;
         const T s_z = data<T>(layer.u_z)[before] + (flush ? data<T>(layers[l + 1].v_z)[above] : T(0)) +
                       (y[b] ? *w_z : T(0)) + *b_z;
-        const bool fires = bound(s_z, at);
+        const bool fires = bound(s_z, problem.slope, problem.uniforms ? data<float>(*problem.uniforms) + at : nullptr);
         bool boundary = problem.given ? data<T>(*problem.given)[at] != T(0) : fires && (event || !problem.hold);
         z[b * L + l] = y_above[b] = boundary;
         if (b >= rows.begin && b < rows.end) {
@@ -164,12 +175,6 @@ class Forward {
           data<T>(all.tables_.z)[at] = boundary;
         }
       }
-    }
-
-    bool bound(T s_z, int64_t at) const {
-      const T a_s = static_cast<T>(problem.slope) * s_z;
-      const T z_tilde = a_s >= 1 ? T(1) : a_s <= -1 ? T(0) : (a_s + 1) / 2;
-      return problem.uniforms ? static_cast<T>(data<float>(*problem.uniforms)[at]) < z_tilde : z_tilde > T(0.5);
     }
 
     // U h, W h_below and V h_above, for the rows that need them.
@@ -226,7 +231,7 @@ class Forward {
       const T keep = event.z ? T(0) : T(1);
 #pragma omp simd
       for (int64_t j = 0; j < H; ++j) c[j] = keep * f[j] * c_before[j] + i[j] * g[j];
-      squash(layer, c, h);
+      squash(c, data<T>(layer.weights.gain_c), data<T>(layer.weights.bias_c), h, H);
 #pragma omp simd
       for (int64_t j = 0; j < H; ++j) h[j] *= o[j];
       detector_dots(l, e);
@@ -253,28 +258,11 @@ class Forward {
       if (gain) {
         *rstd = normalise(s, s, n, kLayerNormEps);
         out = scratch.data() + 4 * layer.H;
-#pragma omp simd
-        for (int64_t j = 0; j < n; ++j) out[j] = s[j] * gain[j] + b[j];
-      } else {
-#pragma omp simd
-        for (int64_t j = 0; j < n; ++j) out[j] += b[j];
+        std::memcpy(out, s, n * sizeof(T));
       }
+      affine(out, gain, b, n);
       activate(out, layer.H);
       return out;
-    }
-
-    // tanh(c), or tanh(LN(c))
-    void squash(const LayerTables& layer, const T* c, T* out) {
-      const int64_t H = layer.H;
-      const T *gain = data<T>(layer.weights.gain_c), *bias = data<T>(layer.weights.bias_c);
-      if (gain) {
-        normalise(c, out, H, kLayerNormEps);
-#pragma omp simd
-        for (int64_t j = 0; j < H; ++j) out[j] = tangent(out[j] * gain[j] + bias[j]);
-      } else {
-#pragma omp simd
-        for (int64_t j = 0; j < H; ++j) out[j] = tangent(c[j]);
-      }
     }
 
     // What COPY steps after event e did not do, from r = U h; nothing (null) if there were none.
@@ -289,7 +277,7 @@ class Forward {
       T rstd;
       const T* gates = activated(layer, scratch.data(), &rstd);
       const T *f = gates, *i = gates + H, *o = gates + 2 * H, *g = gates + 3 * H;
-      squash(layer, c, not_h);
+      squash(c, data<T>(layer.weights.gain_c), data<T>(layer.weights.bias_c), not_h, H);
 #pragma omp simd
       for (int64_t j = 0; j < H; ++j) {
         not_h[j] = o[j] * not_h[j] - h[j];
@@ -338,6 +326,19 @@ class Forward {
   };
 };
 
+// Memory for a table. In pages of 2 MiB where the system has them: in small ones, the first touch of each page takes longer
+// than the work that is done on it.
+at::Tensor empty_table(int64_t rows, int64_t width, const at::TensorOptions& options) {
+  at::Tensor table = at::empty({rows, width}, options);
+#if defined(__linux__)
+  constexpr uintptr_t kHuge = uintptr_t(1) << 21;
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(table.data_ptr()) + kHuge - 1) & ~(kHuge - 1);
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(table.data_ptr()) + table.nbytes()) & ~(kHuge - 1);
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // a wish: may be refused
+#endif
+  return table;
+}
+
 LayerTables allocate(const Problem& problem, std::vector<Weights>& weights, int64_t l, const at::Tensor& h, const at::Tensor& c) {
   LayerTables layer;
   layer.weights = weights[l];
@@ -346,7 +347,7 @@ LayerTables allocate(const Problem& problem, std::vector<Weights>& weights, int6
   layer.H_above = layer.weights.V.defined() ? layer.weights.V.size(1) : 0;
   // Room for an event at every step. Pages that are never written take no memory.
   const int64_t N = problem.B * (problem.T + 1), H = layer.H;
-  auto table = [&](int64_t width) { return at::empty({N, width}, problem.x.options()); };
+  auto table = [&](int64_t width) { return empty_table(N, width, problem.x.options()); };
   layer.h = table(H);
   layer.c = table(H);
   layer.h.narrow(0, 0, problem.B).copy_(h);
@@ -378,6 +379,8 @@ Weights Weights::from(const std::vector<std::optional<at::Tensor>>& list) {
 
 ForwardResult forward(Problem problem, std::vector<Weights> weights, const std::vector<at::Tensor>& h,
                       const std::vector<at::Tensor>& c, const at::Tensor& z) {
+  ForwardResult result;
+  Stopwatch watch(result.timing.total);
   auto tables = std::make_shared<Tables>();
   tables->problem = problem;
   tables->z_start = z;
@@ -388,11 +391,11 @@ ForwardResult forward(Problem problem, std::vector<Weights> weights, const std::
   tables->z = at::zeros(shape, problem.x.options());
   if (problem.L > 1) tables->x_z = at::mv(problem.x.view({-1, problem.input_size}), weights[0].W_z);
 
-  ForwardResult result;
   AT_DISPATCH_FLOATING_TYPES(problem.x.scalar_type(), "hmrnn_forward", [&] {
     Forward<scalar_t> pass(*tables, tables->z_start);
     pass.run();
     result.z_last = pass.z_last;
+    result.timing.products = pass.seconds;
   });
   for (auto& layer : tables->layers) {
     const int64_t N = layer.first[problem.T];

@@ -7,6 +7,8 @@
 
 namespace hmrnn {
 
+constexpr double kLayerNormEps = 1e-5;
+
 template <typename To, typename From>
 inline To bits(From value) {
   static_assert(sizeof(To) == sizeof(From), "same size");
@@ -109,6 +111,39 @@ inline T normalise(const T* x, T* x_hat, int64_t n, double eps) {
 #pragma omp simd
   for (int64_t j = 0; j < n; ++j) x_hat[j] = (x[j] - mean) * rstd;
   return rstd;
+}
+
+// x -> gain * x + bias; a gain of null stands for one
+template <typename T>
+inline void affine(T* x, const T* gain, const T* bias, int64_t n) {
+  if (gain) {
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) x[j] = x[j] * gain[j] + bias[j];
+  } else {
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) x[j] += bias[j];
+  }
+}
+
+// out = tanh(c), or with a gain tanh(LN(c) * gain + bias)
+template <typename T>
+inline void squash(const T* c, const T* gain, const T* bias, T* out, int64_t n) {
+  if (gain) {
+    normalise(c, out, n, kLayerNormEps);
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) out[j] = tangent(out[j] * gain[j] + bias[j]);
+  } else {
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) out[j] = tangent(c[j]);
+  }
+}
+
+// Whether a detector fires. `uniform` is null for the step function.
+template <typename T>
+inline bool bound(T s_z, double slope, const float* uniform) {
+  const T a_s = static_cast<T>(slope) * s_z;
+  const T z_tilde = a_s >= 1 ? T(1) : a_s <= -1 ? T(0) : (a_s + 1) / 2;
+  return uniform ? static_cast<T>(*uniform) < z_tilde : z_tilde > T(0.5);
 }
 
 // Through layer normalisation: dy, the gradient by gain * x_hat + bias, becomes that by x. dgain += dy * x_hat.

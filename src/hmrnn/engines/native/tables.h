@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <thread>
@@ -12,8 +13,6 @@
 #include "packed.h"
 
 namespace hmrnn {
-
-constexpr double kLayerNormEps = 1e-5;
 
 // The parameters of a layer, in the order of LayerWeights in equations.py. Undefined where the layer has none.
 struct Weights {
@@ -94,6 +93,21 @@ class Barrier {
  private:
   const int threads_;
   std::atomic<int> arrived_{0}, phase_{0};
+};
+
+// Where the time goes: seconds that a thread spends in matrix products, the packing of their operands included.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds), start_(std::chrono::steady_clock::now()) {}
+  ~Stopwatch() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  double& seconds_;
+  const std::chrono::steady_clock::time_point start_;
+};
+
+struct Timing {
+  double total = 0, products = 0;
 };
 
 // The share of `count` things that thread `id` of `threads` takes.
