@@ -24,6 +24,34 @@ def demo(out: Path = Path("demo"), updates: int = 300, seed: int = 0) -> None:
     demo(out, updates, seed)
 
 
+@app.command(name="bench")
+def bench(
+    hidden: int = 512,
+    batch: int = 64,
+    steps: int = 100,
+    rates: tuple[float, float] = (0.21, 0.03),
+    layer_norm: bool = False,
+    repeats: int = 5,
+    plot: Path | None = None,
+) -> None:
+    """Measure speed on this machine: every engine, torch.nn.LSTM and the layer-norm LSTM, in one run and in turn.
+
+    Three layers, float32. Prints a table, and last one line of JSON.
+
+    Args:
+        hidden: Units of each layer.
+        batch: Batch rows.
+        steps: Time steps of a training step.
+        rates: How often the first and the second detector fire. The bias of each is set so that it does.
+        layer_norm: With layer normalisation.
+        repeats: How often everything is timed. The median counts.
+        plot: Also sweep firing rate, steps, batch and units, and write a figure (png, svg or pdf) here.
+    """
+    from hmrnn import bench
+
+    bench.main(bench.Setting(hidden, batch, steps, rates, layer_norm), repeats, plot)
+
+
 @app.command(name="version")
 def version() -> None:
     """Print the version."""

@@ -1,7 +1,10 @@
 """The event-driven engine in PyTorch calls: layers are computed only where they UPDATE or FLUSH.
 
+Batch rows do not depend on each other, so each goes at its own pace. A row that has an event in a layer waits there
+until many do: a product of a few rows with a large matrix takes nearly as long as one of many.
+
 The letters are those of `hmrnn.equations`; y is z_below. Everything here is without a graph: the backward pass is
-written out, and `native` is the same in C++.
+written out. `native` is the same mathematics in C++.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from hmrnn.boundary import hard_sigmoid
 from hmrnn.engines import event_driven
 from hmrnn.engines.event_driven import Gradients, InputGradients, Result
 from hmrnn.engines.events_backward import Backward
-from hmrnn.engines.events_tables import EVERY_ROW, Events, Layer, Rows, Saved, detector_weights, gates, squash
+from hmrnn.engines.events_tables import Copies, Events, Layer, Steps, activated, detector_weights, squash
 from hmrnn.engines.types import Rules, Trace
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
@@ -27,109 +30,131 @@ def run(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
 
 class EventsKernel:
     def forward(self, weights: list[LayerWeights], call: Call, rules: Rules, training: bool) -> Result:
+        return Forward(weights, call, rules, training).run()
+
+    def backward(self, saved: Forward, gradients: Gradients, want_x: bool) -> InputGradients:
+        f = saved
+        return Backward(f.layers, f.done, f.call, f.rules, f.s_z, f.fires, gradients).run(want_x)
+
+
+class Forward:
+    def __init__(self, weights: list[LayerWeights], call: Call, rules: Rules, training: bool) -> None:
+        self.call, self.rules, self.training = call, rules, training
         x, L = call.x, len(weights)
         T, B, _ = x.shape
-        everyone = torch.arange(B, device=x.device)
-        layers = []
+        self.L = L
+        self.layers = []
         for l, w in enumerate(weights):
             V_below = weights[l - 1].V if l else None
             stacked = w.U if V_below is None else torch.cat([w.U, V_below])
-            h, c, always = call.state.h[l], call.state.c[l], l == 0 and call.valid is None
-            layers.append(Layer(w, h, c, everyone, stacked, always=always, counterfactual=training and l > 0))
-            layers[l].record(EVERY_ROW, h, c, 0)
-        counts = [B] * L
-        z = torch.cat([call.state.z, x.new_zeros(B, 1)], dim=1)
-        s_z, fires, z_before, out_z = (x.new_zeros(T, B, L - 1) for _ in range(4))
-        ys = x.new_ones(T, B, L)
-        index = [torch.empty(T, B, dtype=torch.int64, device=x.device) for _ in layers]
-        alive = torch.ones(T, B, dtype=torch.bool, device=x.device) if call.valid is None else call.valid
-        wx = (x.view(T * B, -1) @ weights[0].W.T).view(T, B, -1)
+            h, c = call.state.h[l].clone(), call.state.c[l].clone()
+            self.layers.append(Layer(w, h, c, torch.arange(B), stacked, counterfactual=training and l > 0))
+        self.t = torch.zeros(B, dtype=torch.int64)  # the step that each row is at
+        self.lengths = torch.full((B,), T) if call.valid is None else call.valid.sum(0)
+        self.waits = torch.where(self.lengths > 0, 0, L)  # the layer that each row waits at; L: it is done
+        self.z = torch.cat([call.state.z, x.new_zeros(B, 1)], dim=1)  # the newest of each layer
+        self.s_z, self.fires, self.out_z = (x.new_zeros(T, B, L - 1) for _ in range(3))
+        start = torch.arange(B).expand(T, B)
+        self.index = [start.clone() for _ in range(L)]
+        self.done: list[Steps] = []
+        self.wx = (x.reshape(T * B, -1) @ weights[0].W.T).view(T, B, -1)  # the only product that need not wait
 
-        for t in range(T):
-            y = alive[t].to(x.dtype)
-            z_before[t] = z[:, :-1]
-            h_below = x[t]
-            for l, layer in enumerate(layers):
-                above = layers[l + 1] if l + 1 < L else None
-                ys[t, :, l] = y
-                z_l = z[:, l]
-                if above is not None:
-                    s_z[t, :, l] = detector(layer, above, h_below, z_l, y)
-                    uniform = None if rules.uniforms is None else rules.uniforms[t, :, l]
-                    z_tilde = hard_sigmoid(s_z[t, :, l], call.slope)
-                    fires[t, :, l] = (z_tilde > 0.5) if uniform is None else (uniform < z_tilde)
-                happens = ((z_l + y) > 0) & alive[t]
-                rows: Rows = EVERY_ROW if layer.always else happens.nonzero().squeeze(1)
-                events = None
-                if isinstance(rows, slice) or len(rows):
-                    events = compute(layer, above, rows, counts[l], z_l, y, h_below, wx[t] if l == 0 else None)
-                    h_new, c_new = state_after(layer.w, events)
-                    events = events._replace(c_new=c_new)
-                    layer.record(rows, h_new, c_new, counts[l])
-                    counts[l] += len(h_new)
-                layer.at.append(events if training else None)
-                index[l][t] = layer.event
-                h_below = layer.h
-                if above is not None:
-                    z_new = fires[t, :, l] if call.given is None else call.given[t, :, l]
-                    if call.given is None and rules.hold:
-                        z_new = z_new * happens
-                    z_new = z_new * alive[t]
-                    out_z[t, :, l] = z_new
-                    z[:, l] = torch.where(alive[t], z_new, z_l)
-                    y = z_new
-
-        saved = Saved(layers, call, rules, s_z, fires, z_before, ys, index)
+    def run(self) -> Result:
+        while True:
+            waiting = torch.bincount(self.waits, minlength=self.L + 1)[: self.L].tolist()
+            if not any(waiting):
+                break
+            # The first layer has most of the work: it goes on while half of the rows can.
+            upper = max(waiting[1:], default=0)
+            l = 0 if upper == 0 or 2 * waiting[0] >= len(self.waits) else waiting.index(upper, 1)
+            self.event(l, (self.waits == l).nonzero().squeeze(1))
+        if self.call.valid is not None:
+            self.hold_in_padding()
         return Result(
-            values=[torch.cat(layer.values) for layer in layers],
-            tangents=[
-                torch.cat([c.h for c in layer.counterfactuals]) if layer.counterfactuals else None for layer in layers
-            ],
-            index=index,
-            z=out_z,
-            c_last=[layer.c for layer in layers],
-            z_last=z[:, :-1].clone(),
-            saved=saved if training else None,
+            values=[torch.cat(layer.values) for layer in self.layers],
+            tangents=[torch.cat(layer.not_h) if layer.not_h else None for layer in self.layers],
+            index=self.index,
+            z=self.out_z,
+            c_last=[layer.c for layer in self.layers],
+            z_last=self.z[:, :-1].clone(),
+            saved=self if self.training else None,
         )
 
-    def backward(self, saved: Saved, gradients: Gradients, want_x: bool) -> InputGradients:
-        return Backward(saved, gradients).run(want_x)
+    def event(self, l: int, rows: Tensor) -> None:
+        """An UPDATE or FLUSH of layer l in the rows that wait for it."""
+        layer, t = self.layers[l], self.t[rows]
+        steps = self.steps(l, rows, t)
+        z, y = self.z[rows, l].unsqueeze(1), torch.ones_like(self.z[rows, :1]) if l == 0 else self.z[rows, l - 1 : l]
+        h_below = self.call.x[t, rows] if l == 0 else self.layers[l - 1].h[rows]
+        v = None if l + 1 == self.L else self.layers[l + 1].v[rows]
+        s = layer.r[rows] + (self.wx[t, rows] if l == 0 else y * (h_below @ layer.w.W.T))
+        if v is not None:
+            s += z * v
+        gates, c = activated(layer.w, s), layer.c[rows]
+        f, i, o, g = gates.chunk(4, dim=-1)
+        c_new = (1 - z) * (f * c) + i * g
+        squashed = squash(layer.w, c_new)
+        fires = self.detect(steps, z, y, h_below)
+        number = layer.count
+        self.index[l][t, rows] = layer.record(rows, o * squashed, c_new)
+        if self.training:
+            kept = Events(
+                **vars(steps), number=number, z=z, y=y, s=s, gates=gates, squashed=squashed, c=c, c_new=c_new, v=v
+            )
+            self.done.append(kept)
+        self.decide(l, rows, t, fires)
+        self.climb(l + 1, rows, t)
 
+    def climb(self, l: int, rows: Tensor, t: Tensor) -> None:
+        """Takes rows up through layers that COPY, to the next event in this step or to the next step."""
+        while l < self.L and len(rows):
+            happens = (self.z[rows, l] + self.z[rows, l - 1]) > 0
+            self.waits[rows[happens]] = l
+            rows, t = rows[~happens], t[~happens]
+            if len(rows):
+                self.copy(l, rows, t)
+            l += 1
+        self.t[rows] += 1
+        self.waits[rows] = torch.where(self.t[rows] < self.lengths[rows], 0, self.L)
 
-def detector(layer: Layer, above: Layer, h_below: Tensor, z: Tensor, y: Tensor) -> Tensor:
-    """(B,) s_z"""
-    W_z, U_z, V_z, b_z = detector_weights(layer.w)
-    return layer.h @ U_z + z * (above.h @ V_z) + y * (h_below @ W_z) + b_z
+    def copy(self, l: int, rows: Tensor, t: Tensor) -> None:
+        steps = self.steps(l, rows, t)
+        fires = self.detect(steps)
+        self.index[l][t, rows] = steps.before
+        if self.training:
+            self.done.append(Copies(**vars(steps)))
+        self.decide(l, rows, t, torch.zeros_like(fires) if self.rules.hold else fires)
 
+    def steps(self, l: int, rows: Tensor, t: Tensor) -> Steps:
+        above = self.layers[l + 1].event[rows] if l + 1 < self.L else None
+        below = self.layers[l - 1].event[rows] if l else None
+        return Steps(l, rows, t, self.layers[l].event[rows], above, below)
 
-def compute(
-    layer: Layer,
-    above: Layer | None,
-    rows: Rows,
-    number: int,
-    z: Tensor,
-    y: Tensor,
-    h_below: Tensor,
-    wx: Tensor | None,
-) -> Events:
-    """The pre-activations of the rows that have an event."""
-    z_rows, y_rows = copy_of(z, rows).unsqueeze(1), y[rows].unsqueeze(1)
-    below = h_below[rows]
-    s = layer.r[rows] + (y_rows * (below @ layer.w.W.T) if wx is None else wx[rows])
-    v = h_above = None
-    if above is not None and above.v is not None:
-        v, h_above = copy_of(above.v, rows), copy_of(above.h, rows)
-        s = s + z_rows * v
-    h, c = layer.h[rows], layer.c[rows]
-    return Events(rows, number, z_rows, y_rows, s, h, c, c, below, h_above, v)
+    def detect(
+        self, steps: Steps, z: Tensor | None = None, y: Tensor | None = None, h_below: Tensor | None = None
+    ) -> Tensor:
+        """(m,) whether the detector fires. Without z and y: in a COPY, where they are zero."""
+        l, rows, t = steps.l, steps.rows, steps.t
+        if l + 1 == self.L:
+            return self.z.new_zeros(len(rows))
+        W_z, U_z, V_z, b_z = detector_weights(self.layers[l].w)
+        s_z = self.layers[l].h[rows] @ U_z + b_z
+        if z is not None and y is not None and h_below is not None:
+            s_z += z.squeeze(1) * (self.layers[l + 1].h[rows] @ V_z) + y.squeeze(1) * (h_below @ W_z)
+        z_tilde = hard_sigmoid(s_z, self.call.slope)
+        uniforms = self.rules.uniforms
+        fires = (z_tilde > 0.5 if uniforms is None else uniforms[t, rows, l] < z_tilde).to(s_z.dtype)
+        self.s_z[t, rows, l], self.fires[t, rows, l] = s_z, fires
+        return fires
 
+    def decide(self, l: int, rows: Tensor, t: Tensor, fires: Tensor) -> None:
+        """The boundary of layer l: the detector's, or the one that is given."""
+        if l + 1 < self.L:
+            boundary = fires if self.call.given is None else self.call.given[t, rows, l]
+            self.z[rows, l] = boundary
+            self.out_z[t, rows, l] = boundary
 
-def copy_of(current: Tensor, rows: Rows) -> Tensor:
-    """Some rows of what later steps will write into."""
-    return current.clone() if isinstance(rows, slice) else current[rows]
-
-
-def state_after(w: LayerWeights, events: Events) -> tuple[Tensor, Tensor]:
-    f, i, o, g = gates(w, events.s)
-    c = (1 - events.z) * (f * events.c) + i * g
-    return o * squash(w, c), c
+    def hold_in_padding(self) -> None:
+        late = torch.arange(len(self.out_z)).unsqueeze(1) >= self.lengths
+        for index, layer in zip(self.index, self.layers, strict=True):
+            index.copy_(torch.where(late, layer.event, index))

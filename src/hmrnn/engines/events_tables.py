@@ -1,44 +1,46 @@
-"""What the event-driven engine in PyTorch keeps of a layer and its events."""
+"""What the event-driven engine in PyTorch keeps of a layer, its events and its COPY steps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hmrnn.engines.types import Rules
 from hmrnn.equations import LAYER_NORM_EPS, LayerWeights
-from hmrnn.recurrent import Call
-
-Rows = Tensor | slice
-EVERY_ROW = slice(None)  # as an index, a view and not a copy
 
 
-class Events(NamedTuple):
-    """The events of a layer at one time step: m rows of the batch."""
+@dataclass
+class Steps:
+    """What a layer did in some batch rows, each at its own time step: m rows."""
 
-    rows: Rows  # which batch rows
-    number: int  # of the first of them in the layer's tables
+    l: int
+    rows: Tensor  # (m,)
+    t: Tensor  # (m,)
+    before: Tensor  # (m,) the event of this layer that was current when the step began
+    above: Tensor | None  # (m,) that of the layer above, if there is one
+    below: Tensor | None  # (m,) that of the layer below after its own step; None in the first layer
+
+
+@dataclass
+class Copies(Steps):
+    """COPY."""
+
+
+@dataclass
+class Events(Steps):
+    """UPDATE or FLUSH."""
+
+    number: int  # of the first of these events in the layer's tables
     z: Tensor  # (m, 1) z[t-1, l]
     y: Tensor  # (m, 1) z[t, l-1]
     s: Tensor  # (m, 4H) the gates' pre-activation, before layer normalisation and bias
-    h: Tensor  # (m, H) h[t-1, l]
+    gates: Tensor  # (m, 4H) f, i, o, g
+    squashed: Tensor  # (m, H) tanh(c), or tanh(LN(c))
     c: Tensor  # (m, H) c[t-1, l]
     c_new: Tensor  # (m, H)
-    h_below: Tensor  # (m, H_below) h[t, l-1]
-    h_above: Tensor | None  # (m, H_above) h[t-1, l+1]
     v: Tensor | None  # (m, 4H) V h_above
-
-
-class Counterfactual(NamedTuple):
-    """What a COPY step did not do, made once an event."""
-
-    h: Tensor  # o*tanh(c) - h
-    flush: Tensor  # i*g - c
-    update: Tensor  # f*c + i*g - c
 
 
 @dataclass
@@ -48,50 +50,43 @@ class Layer:
     w: LayerWeights
     h: Tensor  # (B, H)
     c: Tensor  # (B, H)
-    event: Tensor  # (B,) the current event of each row
+    event: Tensor  # (B,) the current event
     stacked: Tensor  # U of this layer over V of the layer below
-    always: bool  # every step has an event in every row
-    counterfactual: bool  # whether COPY steps have a gradient
+    counterfactual: bool  # whether its COPY steps have a gradient
     r: Tensor = field(init=False)  # (B, 4H) U h
-    v: Tensor | None = field(init=False, default=None)  # (B, 4H_below) V h for the layer below
-    values: list[Tensor] = field(default_factory=list)  # h after each event, time step by time step
-    counterfactuals: list[Counterfactual] = field(default_factory=list)
-    at: list[Events | None] = field(default_factory=list)  # for each time step
+    v: Tensor = field(init=False)  # (B, 4H_below) V h for the layer below
+    count: int = field(init=False)  # of its events
+    # One part for each entry, to be joined in the end.
+    values: list[Tensor] = field(default_factory=list)  # h
+    # What a COPY step after the event does not do:
+    not_h: list[Tensor] = field(default_factory=list)  # o*tanh(c) - h
+    not_flush: list[Tensor] = field(default_factory=list)  # i*g - c
+    not_update: list[Tensor] = field(default_factory=list)  # f*c + i*g - c
 
-    @property
-    def size(self) -> int:
-        return self.h.shape[1]
+    def __post_init__(self) -> None:
+        self.count = len(self.h)
+        self.r, self.v = self._enter(self.h.clone(), self.c)
 
-    def record(self, rows: Rows, h: Tensor, c: Tensor, number: int) -> None:
-        """Enters events into the tables and makes them current."""
+    def record(self, rows: Tensor, h: Tensor, c: Tensor) -> Tensor:
+        """Enters events into the tables and makes them current. Returns their numbers."""
+        numbers = torch.arange(self.count, self.count + len(rows), device=h.device)
+        self.count += len(rows)
+        r, v = self._enter(h, c)
+        for current, new in ((self.h, h), (self.c, c), (self.r, r), (self.v, v), (self.event, numbers)):
+            current[rows] = new
+        return numbers
+
+    def _enter(self, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         products = h @ self.stacked.T
-        r, v = products[:, : 4 * self.size], products[:, 4 * self.size :]
-        numbers = torch.arange(number, number + len(h), device=h.device)
-        if rows is EVERY_ROW:
-            # copies where later events will write into some of the rows
-            self.h, self.c = (h, c) if self.always else (h.clone(), c.clone())
-            self.r, self.v, self.event = r, v, numbers
-        else:
-            assert self.v is not None
-            for current, new in ((self.h, h), (self.c, c), (self.r, r), (self.v, v), (self.event, numbers)):
-                current[rows] = new
+        r, v = products[:, : 4 * h.shape[1]], products[:, 4 * h.shape[1] :]
         self.values.append(h)
         if self.counterfactual:
-            self.counterfactuals.append(counterfactual(self.w, r, h, c))
-
-
-@dataclass
-class Saved:
-    """What the backward pass needs."""
-
-    layers: list[Layer]
-    call: Call
-    rules: Rules
-    s_z: Tensor  # (T, B, L-1) pre-activation of each detector
-    fires: Tensor  # (T, B, L-1) bound(z~), whether or not it was used
-    z: Tensor  # (T, B, L-1) z[t-1, l], at each t
-    y: Tensor  # (T, B, L) z[t, l-1]
-    index: list[Tensor]
+            f, i, o, g = activated(self.w, r).chunk(4, dim=-1)
+            not_flush = i * g - c
+            self.not_h.append(o * squash(self.w, c) - h)
+            self.not_flush.append(not_flush)
+            self.not_update.append(not_flush + f * c)
+        return r, v
 
 
 def detector_weights(w: LayerWeights) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -99,19 +94,16 @@ def detector_weights(w: LayerWeights) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return w.W_z, w.U_z, w.V_z, w.b_z  # type: ignore[return-value]
 
 
-def gates(w: LayerWeights, s: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def activated(w: LayerWeights, s: Tensor) -> Tensor:
+    """(m, 4H): f, i, o, g of a pre-activation."""
     s = s + w.b if w.gain is None else F.layer_norm(s, w.b.shape, w.gain, w.b, LAYER_NORM_EPS)
-    f, i, o, g = s.chunk(4, dim=-1)
-    return f.sigmoid(), i.sigmoid(), o.sigmoid(), g.tanh()
+    size = s.shape[1] // 4
+    s[:, : 3 * size].sigmoid_()
+    s[:, 3 * size :].tanh_()
+    return s
 
 
 def squash(w: LayerWeights, c: Tensor) -> Tensor:
     if w.gain_c is not None:
         c = F.layer_norm(c, w.gain_c.shape, w.gain_c, w.bias_c, LAYER_NORM_EPS)
     return c.tanh()
-
-
-def counterfactual(w: LayerWeights, r: Tensor, h: Tensor, c: Tensor) -> Counterfactual:
-    f, i, o, g = gates(w, r)
-    flush = i * g - c
-    return Counterfactual(o * squash(w, c) - h, flush, flush + f * c)

@@ -16,7 +16,19 @@ from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
 from hmrnn.sequence import HMLSTMState, Piecewise
 
-__all__ = ["Unavailable", "extension", "run"]
+__all__ = ["Clock", "Unavailable", "extension", "run"]
+
+
+class Clock:
+    """Seconds that this engine has taken so far, and those of them that its matrix products took."""
+
+    total = 0.0
+    products = 0.0
+
+    @classmethod
+    def add(cls, timing: Any) -> None:
+        cls.total += timing.total
+        cls.products += timing.products
 
 
 def run(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
@@ -59,6 +71,7 @@ class NativeKernel:
             rules.hold,
             training,
         )
+        Clock.add(result.timing)
         return Result(
             values=result.values,
             tangents=result.tangents,
@@ -72,5 +85,6 @@ class NativeKernel:
     def backward(self, saved: Any, gradients: Gradients, want_x: bool) -> InputGradients:
         g = gradients
         result = self.module.backward(saved, g.values, g.repeats, g.z, g.c_last, g.z_last, want_x)
+        Clock.add(result.timing)
         weights = [LayerWeights(*layer) for layer in result.weights]
         return InputGradients(result.x, result.h, result.c, result.z, weights)

@@ -34,7 +34,8 @@ class Step {
   std::vector<T> s_, squashed_;
 
   void layer(int64_t l) {
-    const at::Tensor &h_below = l ? out_.h[l - 1] : in_.x, h = in_.h[l], c = in_.c[l];
+    const at::Tensor h_below = l ? out_.h[l - 1] : in_.x;
+    const at::Tensor &h = in_.h[l], &c = in_.c[l];
     detect(l, h_below);
     if (events_.empty()) {  // nothing changes: not even a copy
       out_.h.push_back(h);

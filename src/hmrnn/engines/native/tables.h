@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "packed.h"
@@ -68,7 +67,8 @@ struct Tables {
   at::Tensor z_start;     // (B, L-1)
 };
 
-// Threads that meet several times in a time step can't afford to sleep in between.
+// Threads that meet several times in a time step can't afford to sleep in between, as long as each has a core. Where they
+// have not, the one that waits must leave its core to the other.
 class Barrier {
  public:
   explicit Barrier(int threads) : threads_(threads) {}
@@ -79,18 +79,20 @@ class Barrier {
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
       arrived_.store(0, std::memory_order_relaxed);
       phase_.store(phase + 1, std::memory_order_release);
+      phase_.notify_all();
       return;
     }
-    for (int spins = 0; phase_.load(std::memory_order_acquire) == phase; ++spins) {
-      if (spins > 4000) std::this_thread::yield();  // somebody else needs the core
+    for (int spins = 0; spins < kSpins; ++spins) {
+      if (phase_.load(std::memory_order_acquire) != phase) return;
 #if defined(__x86_64__)
-      else
-        __builtin_ia32_pause();
+      __builtin_ia32_pause();
 #endif
     }
+    phase_.wait(phase, std::memory_order_acquire);
   }
 
  private:
+  static constexpr int kSpins = 4000;  // some 50 microseconds: longer than threads on cores of their own lie apart
   const int threads_;
   std::atomic<int> arrived_{0}, phase_{0};
 };
