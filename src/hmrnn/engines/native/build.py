@@ -112,8 +112,8 @@ def _build(target: Path) -> None:
     folder = Path(__file__).parent
     path = os.environ.get("PATH", "")
     os.environ["PATH"] = f"{ninja.BIN_DIR}{os.pathsep}{path}"  # also where no virtual environment is active
-    try:
-        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        try:
             cpp_extension.load(
                 NAME,
                 [str(folder / name) for name in SOURCES],
@@ -122,11 +122,11 @@ def _build(target: Path) -> None:
                 build_directory=scratch,
                 is_python_module=False,
             )
-            os.replace(Path(scratch) / f"{NAME}.so", target)
-    except RuntimeError as error:
-        raise Unavailable(f"the build failed: {_first_error(str(error))}") from None
-    finally:
-        os.environ["PATH"] = path
+        except Exception as error:  # torch lets out whatever went wrong in it, and any of it means: no engine
+            raise Unavailable(f"the build failed: {_first_error(str(error))}") from None
+        finally:
+            os.environ["PATH"] = path
+        os.replace(Path(scratch) / f"{NAME}.so", target)
 
 
 def _first_error(output: str) -> str:
@@ -140,8 +140,8 @@ def _load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(NAME, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     try:
+        module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     except ImportError as error:
         raise Unavailable(f"{path} can't be loaded ({error}); delete it to build it anew") from None
