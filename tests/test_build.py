@@ -59,7 +59,7 @@ def test_with_a_cache_that_can_not_be_written(tmp_path):
     (tmp_path / "file").touch()
     engine, reason = outcome(start(tmp_path / "file"))
     assert engine == "events"
-    assert "can't be written" in reason
+    assert "can't be used" in reason
     assert "HMRNN_CACHE" in reason
 
 

@@ -82,7 +82,8 @@ class HMLSTM(Recurrent):
     boundary_bias   start value of the detectors' biases b_z: one number, or one for each layer but the last
     slope           a of z~ = max(0, min(1, (a*s_z + 1) / 2)); a call may give its own
     batch_first     (B, T, ...) instead of (T, B, ...)
-    engine          auto, or the name of one: `rnn.engine` and `rnn.engine_reason` tell what is in use
+    engine          auto, or the name of one: `rnn.engine` and `rnn.engine_reason` tell what is in use. The event-driven
+                    ones go backward once for each forward; `reference` also twice, and through torch.func
     """
 
     def __init__(
@@ -139,6 +140,10 @@ class HMLSTM(Recurrent):
     def _choose(self) -> tuple[str, str]:
         like = next(self.parameters())
         return engines.choose(self._requested_engine, self.boundary, like.device, like.dtype)
+
+    @property
+    def soft(self) -> bool:
+        return self.boundary == "soft"
 
     @property
     def state_sizes(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:

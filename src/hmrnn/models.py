@@ -122,6 +122,7 @@ class TextModel(nn.Module):
         """The mean of -log2 p(next symbol), from the second symbol on, with the state carried along."""
         if len(text) < 2:
             raise ValueError(f"text must have at least 2 symbols, one to predict from the other; got {len(text)}")
+        check_size("window", window)
         device = self.embedding.weight.device
         symbols = self.symbols.encode(text).to(device)
         boundaries = self.boundaries(text)

@@ -52,6 +52,11 @@ class Recurrent(nn.Module, ABC):
         return len(self.hidden_sizes)
 
     @property
+    def soft(self) -> bool:
+        """Whether boundaries may lie between 0 and 1."""
+        return False
+
+    @property
     @abstractmethod
     def state_sizes(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         """Units of each h, units of each c, number of z: what a row of the state holds."""
@@ -110,7 +115,10 @@ class Recurrent(nn.Module, ABC):
         slope: float | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[HMLSTMOutput, HMLSTMState]:
-        """One time step: x is (B, input_size), boundaries (B, L-1), and the output has no time dimension."""
+        """One time step: x is (B, input_size), boundaries (B, L-1), and the output has no time dimension.
+
+        Output and state may share memory with each other and with the state before: do not write into them.
+        """
         if x.dim() != 2:
             raise ValueError(f"x must have 2 dimensions (batch, input_size) in a single step; got {tuple(x.shape)}")
         given = None if boundaries is None else boundaries.unsqueeze(0)
@@ -158,6 +166,8 @@ class Recurrent(nn.Module, ABC):
                 raise ValueError(f"state.{name} must have shapes {expected}; got {shapes}")
             for tensor in tensors:
                 check_like(f"state.{name}", tensor, like)
+        if not self.soft:
+            check_binary("state.z", state.z)
 
     def _check_boundaries(self, boundaries: Tensor, T: int, B: int, like: Tensor) -> None:
         expected = (T, B, self.num_layers - 1)
@@ -167,9 +177,9 @@ class Recurrent(nn.Module, ABC):
             )
         if boundaries.device != like.device:
             raise ValueError(f"boundaries must be on {like.device}, as the weights are; got {boundaries.device}")
-        wrong = boundaries[(boundaries != 0) & (boundaries != 1)]
-        if len(wrong):
-            raise ValueError(f"boundaries must be 0 or 1; got {wrong[0].item()}")
+        if boundaries.requires_grad:
+            raise ValueError("boundaries are taken as they are, without a gradient: detach() them")
+        check_binary("boundaries", boundaries)
 
 
 def transposed(output: HMLSTMOutput) -> HMLSTMOutput:
@@ -194,6 +204,14 @@ def valid_steps(lengths: Tensor | Sequence[int], T: int, B: int, device: torch.d
 def check_size(name: str, size: int) -> None:
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"{name} must be a whole number from 1; got {size!r}")
+
+
+def check_binary(name: str, values: Tensor) -> None:
+    if values.device.type == "meta":
+        return
+    wrong = values[(values != 0) & (values != 1)]
+    if len(wrong):
+        raise ValueError(f"{name} must be 0 or 1; got {wrong[0].item()}")
 
 
 def check_slope(slope: float) -> float:

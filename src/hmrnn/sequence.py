@@ -69,7 +69,7 @@ class Piecewise:
     def map(self, f: Callable[[Tensor], Tensor]) -> Piecewise:
         """f: (N, H) -> (N, K), applied once to each distinct value, row by row."""
         values = f(self.values)
-        tangents = None if self.tangents is None else derivative_along(f, self.values, self.tangents)
+        tangents = None if self.tangents is None else derivative_along(values, self.values, self.tangents)
         return Piecewise(values, self.index, tangents, self.repeats)
 
 
@@ -90,15 +90,12 @@ class _Expand(torch.autograd.Function):
         return values, None, None, (grad * F.embedding(index, tangents)).sum(-1)
 
 
-def derivative_along(f: Callable[[Tensor], Tensor], at: Tensor, direction: Tensor) -> Tensor:
-    """The derivative of f at `at` in `direction`, as a constant."""
+def derivative_along(value: Tensor, at: Tensor, direction: Tensor) -> Tensor:
+    """The derivative of `value`, which was computed from `at`, in a direction: as a constant."""
     # Two reverse passes: u -> J^T u is linear, and its transpose is J. (Torch's forward mode compiles scripts first.)
-    with torch.enable_grad():
-        at = at.detach().requires_grad_()
-        value = f(at)
-        u = torch.zeros_like(value, requires_grad=True)
-        (pulled,) = torch.autograd.grad(value, at, u, create_graph=True)
-        (pushed,) = torch.autograd.grad(pulled, u, direction)
+    u = torch.zeros_like(value, requires_grad=True)
+    (pulled,) = torch.autograd.grad(value, at, u, create_graph=True, materialize_grads=True)
+    (pushed,) = torch.autograd.grad(pulled, u, direction, materialize_grads=True)
     return pushed.detach()
 
 

@@ -75,6 +75,11 @@ def wants_gradient(weights: Sequence[LayerWeights], call: Call) -> bool:
 
 def run(kernel: Kernel, weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
     """Computes a call with an event-driven kernel."""
+    with torch.autocast("cpu", enabled=False):  # the weights' dtype is the one to compute in
+        return _run(kernel, weights, call, rules)
+
+
+def _run(kernel: Kernel, weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
     L = len(weights)
     if not wants_gradient(weights, call):
         result = kernel.forward(list(weights), call, rules, False)
@@ -105,7 +110,9 @@ class _EventDriven(torch.autograd.Function):
         result = kernel.forward(weights, detached, rules, True)
         ctx.kernel, ctx.saved, ctx.L = kernel, result.saved, L
         ctx.set_materialize_grads(False)  # zeros for the large tables would cost more than they say
-        ctx.like = [*result.c_last, result.z, result.z_last]
+        ctx.shapes = [tensor.shape for tensor in (*result.c_last, result.z, result.z_last)]
+        # The kernel has its own references. These let torch see whether somebody wrote into a tensor since.
+        ctx.save_for_backward(*tensors, *result.values)
         repeats = [None if tangents is None else result.z.new_zeros(result.z.shape[:2]) for tangents in result.tangents]
         ctx.mark_non_differentiable(*result.index, *(t for t in result.tangents if t is not None))
         return (*result.values, *result.tangents, *result.index, *repeats, *result.c_last, result.z, result.z_last)
@@ -118,14 +125,15 @@ class _EventDriven(torch.autograd.Function):
                 "an HMLSTM went through backward() twice for one forward(): this engine frees its tables in the first. "
                 "Sum the losses before backward(), or use engine='reference'"
             )
+        x, *_ = ctx.saved_tensors  # raises if one was changed
         kernel, saved, L = ctx.kernel, ctx.saved, ctx.L
+        ctx.saved = None
         values, repeats = list(grads[:L]), list(grads[3 * L : 4 * L])
         *c_last, z, z_last = (
-            torch.zeros_like(like) if grad is None else grad
-            for grad, like in zip(grads[4 * L :], ctx.like, strict=True)
+            x.new_zeros(shape) if grad is None else grad for grad, shape in zip(grads[4 * L :], ctx.shapes, strict=True)
         )
-        ctx.saved = ctx.like = None
         gradients = Gradients(values, repeats, z, c_last, z_last)
-        result = kernel.backward(saved, gradients, ctx.needs_input_grad[4])
+        with torch.autocast("cpu", enabled=False):
+            result = kernel.backward(saved, gradients, ctx.needs_input_grad[4])
         parameters = [gradient for layer in result.weights for gradient in layer]
         return (None, None, None, None, result.x, *result.h, *result.c, result.z, *parameters)

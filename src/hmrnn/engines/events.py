@@ -42,22 +42,22 @@ class Forward:
         self.call, self.rules, self.training = call, rules, training
         x, L = call.x, len(weights)
         T, B, _ = x.shape
+        device = x.device
         self.L = L
         self.layers = []
-        for l, w in enumerate(weights):
-            V_below = weights[l - 1].V if l else None
-            stacked = w.U if V_below is None else torch.cat([w.U, V_below])
-            h, c = call.state.h[l].clone(), call.state.c[l].clone()
-            self.layers.append(Layer(w, h, c, torch.arange(B), stacked, counterfactual=training and l > 0))
-        self.t = torch.zeros(B, dtype=torch.int64)  # the step that each row is at
-        self.lengths = torch.full((B,), T) if call.valid is None else call.valid.sum(0)
+        for l in range(L):
+            h, c, copies = call.state.h[l].clone(), call.state.c[l].clone(), training and l > 0
+            self.layers.append(Layer(weights[l], h, c, torch.arange(B, device=device), stacked(weights, l), copies))
+        self.t = torch.zeros(B, dtype=torch.int64, device=device)  # the step that each row is at
+        self.lengths = torch.full((B,), T, device=device) if call.valid is None else call.valid.sum(0)
         self.waits = torch.where(self.lengths > 0, 0, L)  # the layer that each row waits at; L: it is done
         self.z = torch.cat([call.state.z, x.new_zeros(B, 1)], dim=1)  # the newest of each layer
         self.s_z, self.fires, self.out_z = (x.new_zeros(T, B, L - 1) for _ in range(3))
-        start = torch.arange(B).expand(T, B)
+        start = torch.arange(B, device=device).expand(T, B)
         self.index = [start.clone() for _ in range(L)]
         self.done: list[Steps] = []
-        self.wx = (x.reshape(T * B, -1) @ weights[0].W.T).view(T, B, -1)  # the only product that need not wait
+        self.wx = x @ weights[0].W.T  # the only product that need not wait
+        self.wx_z = x @ detector_weights(weights[0])[0] if L > 1 else None
 
     def run(self) -> Result:
         while True:
@@ -74,8 +74,8 @@ class Forward:
             values=[torch.cat(layer.values) for layer in self.layers],
             tangents=[torch.cat(layer.not_h) if layer.not_h else None for layer in self.layers],
             index=self.index,
-            z=self.out_z,
-            c_last=[layer.c for layer in self.layers],
+            z=self.out_z.clone(),  # not what this object keeps: torch could never free the two
+            c_last=[layer.c.clone() for layer in self.layers],
             z_last=self.z[:, :-1].clone(),
             saved=self if self.training else None,
         )
@@ -85,16 +85,15 @@ class Forward:
         layer, t = self.layers[l], self.t[rows]
         steps = self.steps(l, rows, t)
         z, y = self.z[rows, l].unsqueeze(1), torch.ones_like(self.z[rows, :1]) if l == 0 else self.z[rows, l - 1 : l]
-        h_below = self.call.x[t, rows] if l == 0 else self.layers[l - 1].h[rows]
         v = None if l + 1 == self.L else self.layers[l + 1].v[rows]
-        s = layer.r[rows] + (self.wx[t, rows] if l == 0 else y * (h_below @ layer.w.W.T))
+        s = layer.r[rows] + (self.wx[t, rows] if l == 0 else y * (self.layers[l - 1].h[rows] @ layer.w.W.T))
         if v is not None:
             s += z * v
         gates, c = activated(layer.w, s), layer.c[rows]
         f, i, o, g = gates.chunk(4, dim=-1)
         c_new = (1 - z) * (f * c) + i * g
         squashed = squash(layer.w, c_new)
-        fires = self.detect(steps, z, y, h_below)
+        fires = self.detect(steps, z, y)
         number = layer.count
         self.index[l][t, rows] = layer.record(rows, o * squashed, c_new)
         if self.training:
@@ -130,17 +129,15 @@ class Forward:
         below = self.layers[l - 1].event[rows] if l else None
         return Steps(l, rows, t, self.layers[l].event[rows], above, below)
 
-    def detect(
-        self, steps: Steps, z: Tensor | None = None, y: Tensor | None = None, h_below: Tensor | None = None
-    ) -> Tensor:
+    def detect(self, steps: Steps, z: Tensor | None = None, y: Tensor | None = None) -> Tensor:
         """(m,) whether the detector fires. Without z and y: in a COPY, where they are zero."""
         l, rows, t = steps.l, steps.rows, steps.t
         if l + 1 == self.L:
             return self.z.new_zeros(len(rows))
-        W_z, U_z, V_z, b_z = detector_weights(self.layers[l].w)
-        s_z = self.layers[l].h[rows] @ U_z + b_z
-        if z is not None and y is not None and h_below is not None:
-            s_z += z.squeeze(1) * (self.layers[l + 1].h[rows] @ V_z) + y.squeeze(1) * (h_below @ W_z)
+        s_z = self.layers[l].dots[rows, 0] + detector_weights(self.layers[l].w)[3]
+        if z is not None and y is not None:
+            below = self.wx_z[t, rows] if self.wx_z is not None and l == 0 else self.layers[l - 1].dots[rows, 1]
+            s_z += z.squeeze(1) * self.layers[l + 1].dots[rows, 2] + y.squeeze(1) * below
         z_tilde = hard_sigmoid(s_z, self.call.slope)
         uniforms = self.rules.uniforms
         fires = (z_tilde > 0.5 if uniforms is None else uniforms[t, rows, l] < z_tilde).to(s_z.dtype)
@@ -155,6 +152,19 @@ class Forward:
             self.out_z[t, rows, l] = boundary
 
     def hold_in_padding(self) -> None:
-        late = torch.arange(len(self.out_z)).unsqueeze(1) >= self.lengths
+        late = torch.arange(len(self.out_z), device=self.z.device).unsqueeze(1) >= self.lengths
         for index, layer in zip(self.index, self.layers, strict=True):
             index.copy_(torch.where(late, layer.event, index))
+
+
+def stacked(weights: list[LayerWeights], l: int) -> Tensor:
+    """All that h of layer l is multiplied with, see `Layer`."""
+    U = weights[l].U
+    none = torch.zeros_like(U[0])
+    rows = [
+        detector_weights(weights[l])[1] if l + 1 < len(weights) else none,
+        detector_weights(weights[l + 1])[0] if l + 2 < len(weights) else none,
+        detector_weights(weights[l - 1])[2] if l else none,
+    ]
+    V_below = weights[l - 1].V if l else None
+    return torch.cat([U, *([] if V_below is None else [V_below]), torch.stack(rows)])

@@ -51,10 +51,11 @@ class Layer:
     h: Tensor  # (B, H)
     c: Tensor  # (B, H)
     event: Tensor  # (B,) the current event
-    stacked: Tensor  # U of this layer over V of the layer below
+    stacked: Tensor  # all that h is multiplied with: U, V of the layer below, and three rows for `dots`
     counterfactual: bool  # whether its COPY steps have a gradient
     r: Tensor = field(init=False)  # (B, 4H) U h
     v: Tensor = field(init=False)  # (B, 4H_below) V h for the layer below
+    dots: Tensor = field(init=False)  # (B, 3) U_z h; W_z h for the layer above; V_z h for the layer below
     count: int = field(init=False)  # of its events
     # One part for each entry, to be joined in the end.
     values: list[Tensor] = field(default_factory=list)  # h
@@ -65,20 +66,21 @@ class Layer:
 
     def __post_init__(self) -> None:
         self.count = len(self.h)
-        self.r, self.v = self._enter(self.h.clone(), self.c)
+        self.r, self.v, self.dots = self._enter(self.h.clone(), self.c)
 
     def record(self, rows: Tensor, h: Tensor, c: Tensor) -> Tensor:
         """Enters events into the tables and makes them current. Returns their numbers."""
         numbers = torch.arange(self.count, self.count + len(rows), device=h.device)
         self.count += len(rows)
-        r, v = self._enter(h, c)
-        for current, new in ((self.h, h), (self.c, c), (self.r, r), (self.v, v), (self.event, numbers)):
-            current[rows] = new
+        r, v, dots = self._enter(h, c)
+        news = {"h": h, "c": c, "r": r, "v": v, "dots": dots, "event": numbers}
+        for name, new in news.items():
+            getattr(self, name)[rows] = new
         return numbers
 
-    def _enter(self, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    def _enter(self, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         products = h @ self.stacked.T
-        r, v = products[:, : 4 * h.shape[1]], products[:, 4 * h.shape[1] :]
+        r, v, dots = products[:, : 4 * h.shape[1]], products[:, 4 * h.shape[1] : -3], products[:, -3:]
         self.values.append(h)
         if self.counterfactual:
             f, i, o, g = activated(self.w, r).chunk(4, dim=-1)
@@ -86,7 +88,7 @@ class Layer:
             self.not_h.append(o * squash(self.w, c) - h)
             self.not_flush.append(not_flush)
             self.not_update.append(not_flush + f * c)
-        return r, v
+        return r, v, dots
 
 
 def detector_weights(w: LayerWeights) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -38,15 +38,15 @@ def run(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
 
 
 def stream(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
-    """A single step without a gradient: the layers that COPY cost nothing."""
-    state = call.state
+    """A single step without a gradient: the layers that COPY cost nothing, their tensors are handed through."""
+    state = call.state.detach()
     given, uniforms = (None if part is None else part[0] for part in (call.given, rules.uniforms))
     result = extension().stream(weights, call.x[0], state.h, state.c, state.z, given, uniforms, call.slope, rules.hold)
-    index = torch.arange(len(state.z)).unsqueeze(0)
+    index = torch.arange(len(state.z), device=state.z.device).unsqueeze(0)
     return Trace(
         steps=tuple(Piecewise(h, index) for h in result.h),
         z=result.z.unsqueeze(0),
-        state=HMLSTMState(tuple(result.h), tuple(result.c), result.z),
+        state=HMLSTMState(tuple(result.h), tuple(result.c), result.z.clone()),
         operations=result.operations.unsqueeze(0),
     )
 

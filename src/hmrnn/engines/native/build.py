@@ -1,4 +1,4 @@
-"""Builds the C++ engine on first use, and keeps it: a file for each torch, compiler, processor and state of the source.
+"""Builds the C++ engine on first use, and keeps it: a file for each torch, Python, processor and state of the source.
 
 Two processes may build at once: one builds, the other waits for it, and a build that was killed leaves nothing behind
 that a later one could trip over.
@@ -11,6 +11,7 @@ import importlib.util
 import logging
 import os
 import platform
+import shlex
 import shutil
 import sys
 import tempfile
@@ -52,7 +53,10 @@ def extension() -> ModuleType:
 
 
 def cache_directory() -> Path:
-    return Path(os.environ.get("HMRNN_CACHE") or Path.home() / ".cache" / "hmrnn") / "native"
+    try:
+        return Path(os.environ.get("HMRNN_CACHE") or Path.home() / ".cache" / "hmrnn") / "native"
+    except RuntimeError:  # a user without a home
+        raise Unavailable("there is no home directory to keep it in; set HMRNN_CACHE") from None
 
 
 def _find_or_build() -> ModuleType:
@@ -60,17 +64,17 @@ def _find_or_build() -> ModuleType:
         raise Unavailable(f"it is built for x86-64 processors only, and this is {platform.machine()}")
     compiler = os.environ.get("CXX", "c++")
     target = cache_directory() / f"{NAME}-{_key(compiler)}.so"
-    if target.exists():
-        return _load(target)
-    if shutil.which(compiler) is None:
-        raise Unavailable(f"there is no C++ compiler ({compiler} was not found; set CXX)")
     try:
+        if target.exists():
+            return _load(target)
+        if shutil.which((shlex.split(compiler) or [""])[0]) is None:
+            raise Unavailable(f"there is no C++ compiler ({compiler} was not found; set CXX)")
         target.parent.mkdir(parents=True, exist_ok=True)
         with _lock(target.with_suffix(".lock")):
             if not target.exists():  # unless another process built it meanwhile
                 _build(target)
     except OSError as error:
-        raise Unavailable(f"{target.parent} can't be written ({error.strerror}); set HMRNN_CACHE") from None
+        raise Unavailable(f"{target.parent} can't be used ({error.strerror}); set HMRNN_CACHE") from None
     except ImportError as error:
         raise Unavailable(f"{error.name} is not installed") from None
     return _load(target)

@@ -380,7 +380,7 @@ Weights Weights::from(const std::vector<std::optional<at::Tensor>>& list) {
 ForwardResult forward(Problem problem, std::vector<Weights> weights, const std::vector<at::Tensor>& h,
                       const std::vector<at::Tensor>& c, const at::Tensor& z) {
   ForwardResult result;
-  Stopwatch watch(result.timing.total);
+  const auto start = std::chrono::steady_clock::now();
   auto tables = std::make_shared<Tables>();
   tables->problem = problem;
   tables->z_start = z;
@@ -405,8 +405,9 @@ ForwardResult forward(Problem problem, std::vector<Weights> weights, const std::
     result.index.push_back(layer.index);
     result.c_last.push_back(layer.c.index_select(0, layer.index[problem.T - 1]));
   }
-  result.z = tables->z;
+  result.z = tables->z.clone();  // the tables must not hold what holds them
   result.tables = tables;
+  result.timing.total = seconds_since(start);
   return result;
 }
 

@@ -17,7 +17,7 @@ hmrnn::ForwardResult forward(const std::vector<std::vector<Optional>>& weights, 
   problem.T = x.size(0);
   problem.B = x.size(1);
   problem.input_size = x.size(2);
-  TORCH_CHECK(problem.B * (problem.T + 1) < (int64_t(1) << 31), "too many time steps times batch rows for one call");
+  TORCH_CHECK(problem.B * (problem.T + 1) < (int64_t(1) << 29), "too many time steps times batch rows for one call");
   problem.x = x.contiguous();
   problem.padded = lengths.has_value();
   problem.lengths.assign(problem.B, problem.T);

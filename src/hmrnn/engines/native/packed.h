@@ -16,8 +16,6 @@ namespace hmrnn {
 constexpr int kVectorBytes = 64, kTileRows = 12;
 #elif defined(__AVX__)
 constexpr int kVectorBytes = 32, kTileRows = 6;
-#elif defined(__aarch64__)
-constexpr int kVectorBytes = 16, kTileRows = 12;
 #else
 constexpr int kVectorBytes = 16, kTileRows = 6;
 #endif
@@ -41,7 +39,6 @@ class Packed {
 
   int64_t panels() const { return (width + kPanel - 1) / kPanel; }
   const T* panel(int64_t p) const { return data_.data() + p * depth * kPanel; }
-  bool empty() const { return data_.empty(); }
 
   void allocate(int64_t new_depth, int64_t new_width) {
     depth = new_depth;

@@ -17,9 +17,14 @@ inline To bits(From value) {
   return result;
 }
 
-// exp(x) = 2^n * exp(r), n whole, |r| <= ln(2)/2. Adding `magic` rounds to a whole number and leaves it in the low bits.
-// libm's exp is a call, which the compiler can't turn into a vector. NaN stays NaN.
-inline float exponential(float x) {
+// exp(x) = scale * (1 + rest), scale = 2^n, rest = exp(r) - 1 for |r| <= ln(2)/2. Adding `magic` rounds to a whole number
+// and leaves it in the low bits. libm's exp is a call, which the compiler can't turn into a vector. NaN stays NaN.
+template <typename T>
+struct Exponential {
+  T scale, rest;
+};
+
+inline Exponential<float> exponential(float x) {
   x = x < -87.0f ? -87.0f : x;
   x = x > 88.0f ? 88.0f : x;
   const float magic = 12582912.0f, shifted = x * 1.44269504f + magic, n = shifted - magic;
@@ -31,11 +36,10 @@ inline float exponential(float x) {
   p = p * r + 1.0f / 6;
   p = p * r + 0.5f;
   p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  return p * bits<float>((bits<int32_t>(shifted) + 127) << 23);
+  return {bits<float>((bits<int32_t>(shifted) + 127) << 23), p * r};
 }
 
-inline double exponential(double x) {
+inline Exponential<double> exponential(double x) {
   x = x < -700.0 ? -700.0 : x;
   x = x > 700.0 ? 700.0 : x;
   const double magic = 6755399441055744.0, shifted = x * 1.4426950408889634 + magic, n = shifted - magic;
@@ -53,18 +57,21 @@ inline double exponential(double x) {
   p = p * r + 1.0 / 6;
   p = p * r + 0.5;
   p = p * r + 1.0;
-  p = p * r + 1.0;
-  return p * bits<double>((bits<int64_t>(shifted) + 1023) << 52);
+  return {bits<double>((bits<int64_t>(shifted) + 1023) << 52), p * r};
 }
 
 template <typename T>
 inline T sigmoid(T x) {
-  return T(1) / (T(1) + exponential(-x));
+  const auto e = exponential(-x);
+  return T(1) / (T(1) + (e.scale + e.scale * e.rest));
 }
 
+// tanh(x) = m / (m + 2), m = exp(2x) - 1: put together so that nothing cancels where x is small.
 template <typename T>
-inline T tangent(T x) {  // tanh
-  return T(2) / (T(1) + exponential(T(-2) * x)) - T(1);
+inline T tangent(T x) {
+  const auto e = exponential(T(2) * x);
+  const T m = e.scale * e.rest + (e.scale - T(1));
+  return m / (m + T(2));
 }
 
 template <typename T>

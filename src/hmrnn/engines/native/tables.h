@@ -97,11 +97,15 @@ class Barrier {
   std::atomic<int> arrived_{0}, phase_{0};
 };
 
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 // Where the time goes: seconds that a thread spends in matrix products, the packing of their operands included.
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds), start_(std::chrono::steady_clock::now()) {}
-  ~Stopwatch() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  ~Stopwatch() { seconds_ += seconds_since(start_); }
 
  private:
   double& seconds_;
