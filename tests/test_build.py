@@ -63,6 +63,13 @@ def test_with_a_cache_that_can_not_be_written(tmp_path):
     assert "HMRNN_CACHE" in reason
 
 
+def test_without_a_home(tmp_path):
+    code = "import pathlib\ndef home(): raise RuntimeError('no home')\npathlib.Path.home = home\n" + USE
+    engine, reason = outcome(start(tmp_path, code, HMRNN_CACHE=""))
+    assert engine == "events"
+    assert "no home directory" in reason
+
+
 def test_on_another_processor(tmp_path):
     code = "import platform; platform.machine = lambda: 'riscv64'\n" + USE
     engine, reason = outcome(start(tmp_path, code))

@@ -309,6 +309,8 @@ STATE = HMLSTM(3, [5, 4]).initial_state(2)
         (TypeError, ["lengths", "whole", "float"], {"lengths": torch.tensor([1.0, 2.0])}),
         (ValueError, ["boundaries", "(4, 2, 1)", "(4, 2, 2)"], {"boundaries": torch.zeros(4, 2, 2)}),
         (ValueError, ["boundaries", "0 or 1", "0.5"], {"boundaries": torch.full((4, 2, 1), 0.5)}),
+        (ValueError, ["boundaries", "detach"], {"boundaries": torch.zeros(4, 2, 1, requires_grad=True)}),
+        (ValueError, ["state.z", "0 or 1", "0.5"], {"state": HMLSTMState(STATE.h, STATE.c, torch.full((2, 1), 0.5))}),
         (ValueError, ["slope", "positive", "-1"], {"slope": -1.0}),
         (TypeError, ["slope", "number", "str"], {"slope": "steep"}),
     ],

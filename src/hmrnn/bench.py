@@ -21,6 +21,7 @@ from tqdm import tqdm
 from hmrnn.baselines import LSTM
 from hmrnn.engines.native import Clock
 from hmrnn.hmlstm import HMLSTM
+from hmrnn.sequence import COPY
 
 LAYERS, INPUT_SIZE = 3, 128
 ENGINES = ("native", "events", "reference")
@@ -212,7 +213,7 @@ def cost(setting: Setting) -> dict[str, Any]:
     rnn.load_state_dict(pinned(setting, x))
     with torch.no_grad():
         out, _ = rnn(x)
-    events = [int((out.operations[..., l] != 1).sum()) for l in range(LAYERS)]
+    events = [int((out.operations[..., l] != COPY).sum()) for l in range(LAYERS)]
     steps = setting.steps * setting.batch
     per_event = [sum(m.numel() for m in (w.W, w.U, w.V) if m is not None) for w in rnn.weights()]
     done = sum(count * size for count, size in zip(events, per_event, strict=True))

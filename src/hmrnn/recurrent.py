@@ -172,9 +172,8 @@ class Recurrent(nn.Module, ABC):
     def _check_boundaries(self, boundaries: Tensor, T: int, B: int, like: Tensor) -> None:
         expected = (T, B, self.num_layers - 1)
         if tuple(boundaries.shape) != expected:
-            raise ValueError(
-                f"boundaries must have shape (time, batch, layers-1) = {expected}; got {tuple(boundaries.shape)}"
-            )
+            order = "time, batch, layers - 1; turned by batch_first" if self.batch_first else "time, batch, layers - 1"
+            raise ValueError(f"boundaries must have shape ({order}) = {expected}; got {tuple(boundaries.shape)}")
         if boundaries.device != like.device:
             raise ValueError(f"boundaries must be on {like.device}, as the weights are; got {boundaries.device}")
         if boundaries.requires_grad:
