@@ -1,10 +1,8 @@
 // The backward pass: time backwards, layers downwards. dF, dU and dC are the gradients by the coefficients of FLUSH, UPDATE
 // and COPY: flush = z, update = (1-z)*y, copy = (1-z)*(1-y), where z = z[t-1,l] and y = z[t,l-1].
-#include <ATen/Parallel.h>
-#include <omp.h>
-
 #include "kernel.h"
 #include "pointwise.h"
+#include "team.h"
 
 namespace hmrnn {
 
@@ -64,21 +62,11 @@ class Backward {
   }
 
   void run() {
-    const int threads = at::get_num_threads();
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp single
-      {
-        barrier_ = std::make_unique<Barrier>(omp_get_num_threads());
-        sums.resize(omp_get_num_threads());
-        for (auto& sum : sums)
-          for (auto& layer : tables_of_) sum.emplace_back(layer);
-      }
-      Worker worker(*this, omp_get_thread_num(), omp_get_num_threads());
-      worker.run();
-#pragma omp critical
-      seconds = std::max(seconds, worker.seconds);
+    for (int thread = 0; thread < at::get_num_threads(); ++thread) {
+      sums.emplace_back();
+      for (auto& layer : tables_of_) sums.back().emplace_back(layer);
     }
+    seconds = together<T>([&](Member<T>& member) { Worker(*this, member).run(); });
   }
 
   std::vector<LayerBackward<T>>& layers() { return layers_; }
@@ -94,23 +82,19 @@ class Backward {
   const std::vector<std::optional<at::Tensor>>& d_repeats_;
   const at::Tensor& d_z_;
   std::vector<LayerBackward<T>> layers_;
-  std::unique_ptr<Barrier> barrier_;
 
   // What one thread does: products by columns, everything else for its own batch rows.
   struct Worker {
     Backward& all;
-    const int id, threads;
+    Member<T>& member;
     const Problem& problem;
     const int64_t L, B;
     const Share rows;
     std::vector<std::vector<int32_t>> done;  // (L, B) the event that was gone back over last
-    std::vector<const T*> a;
-    std::vector<T*> c;
     std::vector<T> scratch;
-    double seconds = 0;  // in matrix products
 
-    Worker(Backward& all, int id, int threads)
-        : all(all), id(id), threads(threads), problem(all.problem_), L(problem.L), B(problem.B), rows(problem.B, id, threads),
+    Worker(Backward& all, Member<T>& member)
+        : all(all), member(member), problem(all.problem_), L(problem.L), B(problem.B), rows(problem.B, member.id, member.threads),
           done(L, std::vector<int32_t>(B)) {
       int64_t widest = 0;
       for (auto& layer : all.tables_of_) widest = std::max(widest, layer.H);
@@ -119,21 +103,15 @@ class Backward {
 
     void run() {
       for (int64_t l = 0; l < L; ++l) {
-        pack(all.layers_[l].U, all.tables_of_[l].weights.U);
-        if (l > 0) pack(all.layers_[l].W, all.tables_of_[l].weights.W);
-        if (l + 1 < L) pack(all.layers_[l].V, all.tables_of_[l].weights.V);
+        member.pack(all.layers_[l].U, all.tables_of_[l].weights.U, false);
+        if (l > 0) member.pack(all.layers_[l].W, all.tables_of_[l].weights.W, false);
+        if (l + 1 < L) member.pack(all.layers_[l].V, all.tables_of_[l].weights.V, false);
       }
       for (int64_t t = problem.T - 1; t >= 0; --t) {
         for (int64_t b = rows.begin; b < rows.end; ++b)
           if (t < problem.lengths[b]) begin(t, b);
         for (int64_t l = L - 1; l >= 0; --l) step(t, l);
       }
-    }
-
-    void pack(Packed<T>& packed, const at::Tensor& weight) {
-      Stopwatch watch(seconds);
-      const Share panels(packed.panels(), id, threads);
-      packed.pack(data<T>(weight), panels.begin, panels.end);
     }
 
     void begin(int64_t t, int64_t b) {
@@ -206,7 +184,7 @@ class Backward {
     void event_row(int64_t l, int32_t e, int64_t b, T& by_z, T& by_y) {
       LayerTables& layer = all.tables_of_[l];
       auto& back = all.layers_[l];
-      auto& sums = all.sums[id][l];
+      auto& sums = all.sums[member.id][l];
       const Event& event = layer.events[e];
       const int64_t H = layer.H;
       T* stored = data<T>(layer.gates) + e * 4 * H;
@@ -332,94 +310,33 @@ class Backward {
       LayerTables& layer = all.tables_of_[l];
       auto& back = all.layers_[l];
       const int64_t first = layer.first[t], count = layer.first[t + 1] - first;
-      all.barrier_->wait();
+      member.barrier.wait();
       rows_of(layer, first, count, back.dh.data(), layer.H, [](const Event&) { return true; });
-      multiply(back.U, true);
+      member.multiply(back.U, true);
       if (l + 1 < L) {
         rows_of(layer, first, count, all.layers_[l + 1].dh.data(), layer.H_above, [](const Event& event) { return event.z; });
-        multiply(back.V, true);
+        member.multiply(back.V, true);
       }
       if (l > 0) {
-        a.clear();
-        c.clear();
+        member.clear();
         for (int64_t m = 0; m < count; ++m) {
-          a.push_back(data<T>(layer.gates) + (first + m) * 4 * layer.H);
-          c.push_back(back.down.data() + m * layer.H_below);
+          member.add(data<T>(layer.gates) + (first + m) * 4 * layer.H, back.down.data() + m * layer.H_below);
           const int32_t row = layer.events[first + m].row;
           if (row >= rows.begin && row < rows.end) back.down_of[row] = static_cast<int32_t>(m);
         }
-        multiply(back.W, false);
+        member.multiply(back.W, false);
       }
-      all.barrier_->wait();
+      member.barrier.wait();
     }
 
     template <typename Which>
     void rows_of(const LayerTables& layer, int64_t first, int64_t count, T* into, int64_t width, Which which) {
-      a.clear();
-      c.clear();
+      member.clear();
       for (int64_t e = first; e < first + count; ++e)
-        if (which(layer.events[e])) {
-          a.push_back(data<T>(layer.gates) + e * 4 * layer.H);
-          c.push_back(into + layer.events[e].row * width);
-        }
-    }
-
-    void multiply(const Packed<T>& weights, bool accumulate) {
-      if (a.empty()) return;
-      Stopwatch watch(seconds);
-      const Share panels(weights.panels(), id, threads);
-      hmrnn::multiply(weights, panels.begin, panels.end, static_cast<int64_t>(a.size()), a.data(), c.data(), accumulate);
+        if (which(layer.events[e])) member.add(data<T>(layer.gates) + e * 4 * layer.H, into + layer.events[e].row * width);
     }
   };
 };
-
-at::Tensor gather(const at::Tensor& table, const LayerTables& layer, int64_t B, int32_t Event::*which) {
-  const int64_t N = layer.events.size() - B;
-  at::Tensor index = at::empty({N}, table.options().dtype(at::kLong));
-  for (int64_t k = 0; k < N; ++k) index.data_ptr<int64_t>()[k] = layer.events[B + k].*which;
-  return table.index_select(0, index);
-}
-
-// The gradients of a layer's matrices: one product over all its events.
-void matrix_gradients(Tables& tables, int64_t l, Weights& out, at::Tensor& dx, bool want_x, double& seconds) {
-  const Problem& problem = tables.problem;
-  LayerTables& layer = tables.layers[l];
-  const int64_t B = problem.B, N = layer.events.size() - B;
-  const at::Tensor ds = layer.gates.narrow(0, B, N), ds_t = ds.t();
-  auto mm = [&](const at::Tensor& a, const at::Tensor& b) {
-    Stopwatch watch(seconds);
-    return at::mm(a, b);
-  };
-  const bool everywhere = l == 0 && !problem.padded;  // then the event before is B rows before
-  out.U = mm(ds_t, everywhere ? layer.h.narrow(0, 0, N) : gather(layer.h, layer, B, &Event::before));
-  if (l == 0) {
-    const at::Tensor x = problem.x.view({-1, problem.input_size});
-    out.W = mm(ds_t, everywhere ? x : gather(x, layer, B, &Event::below));
-    if (want_x && everywhere) {
-      dx = mm(ds, layer.weights.W);
-    } else if (want_x) {
-      dx = at::zeros_like(x);
-      at::Tensor index = at::empty({N}, x.options().dtype(at::kLong));
-      for (int64_t k = 0; k < N; ++k) index.data_ptr<int64_t>()[k] = layer.events[B + k].below;
-      dx.index_copy_(0, index, mm(ds, layer.weights.W));
-    }
-  }
-  // Of W and V only the events that used them.
-  auto part = [&](bool Event::*used, int32_t Event::*which, const at::Tensor& table) {
-    std::vector<int64_t> events, others;
-    for (int64_t k = 0; k < N; ++k)
-      if (layer.events[B + k].*used) {
-        events.push_back(k);
-        others.push_back(layer.events[B + k].*which);
-      }
-    const auto options = at::TensorOptions().dtype(at::kLong);
-    const at::Tensor rows = at::from_blob(events.data(), {static_cast<int64_t>(events.size())}, options);
-    const at::Tensor columns = at::from_blob(others.data(), {static_cast<int64_t>(others.size())}, options);
-    return mm(ds.index_select(0, rows).t(), table.index_select(0, columns));
-  };
-  if (l > 0) out.W = part(&Event::y, &Event::below, tables.layers[l - 1].h);
-  if (layer.weights.V.defined()) out.V = part(&Event::z, &Event::above, tables.layers[l + 1].h);
-}
 
 template <typename T>
 at::Tensor tensor_of(const std::vector<T>& values, at::IntArrayRef shape, const at::Tensor& like) {

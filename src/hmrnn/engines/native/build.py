@@ -23,8 +23,8 @@ from types import ModuleType
 import torch
 
 NAME = "hmrnn_native"
-SOURCES = ("forward.cpp", "backward.cpp", "stream.cpp", "module.cpp")
-HEADERS = ("packed.h", "pointwise.h", "tables.h", "kernel.h")
+SOURCES = ("forward.cpp", "backward.cpp", "weight_gradients.cpp", "stream.cpp", "module.cpp")
+HEADERS = ("packed.h", "pointwise.h", "tables.h", "team.h", "kernel.h")
 # -fno-trapping-math and -fno-math-errno let the compiler turn comparisons and square roots into vectors; the results
 # are those of the standard. -ffast-math, which changes results, is not used.
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-std=c++20")

@@ -1,12 +1,11 @@
 // The forward pass: time step by time step, layer by layer, only the rows that have an event.
-#include <ATen/Parallel.h>
-#include <omp.h>
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
 
 #include "kernel.h"
 #include "pointwise.h"
+#include "team.h"
 
 namespace hmrnn {
 
@@ -25,16 +24,7 @@ class Forward {
   }
 
   void run() {
-    const int threads = at::get_num_threads();
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp single
-      barrier_ = std::make_unique<Barrier>(omp_get_num_threads());
-      Worker worker(*this, omp_get_thread_num(), omp_get_num_threads());
-      worker.run();
-#pragma omp critical
-      seconds = std::max(seconds, worker.seconds);
-    }
+    seconds = together<T>([&](Member<T>& member) { Worker(*this, member).run(); });
   }
 
   at::Tensor z_last;
@@ -47,7 +37,6 @@ class Forward {
   const at::Tensor& z_start_;
   std::vector<Packed<T>> U_, W_, V_;
   std::vector<std::vector<T>> recurrent_, bottom_up_;  // products of the rows at hand
-  std::unique_ptr<Barrier> barrier_;
 
   void pack() {
     const int64_t L = problem_.L;
@@ -65,7 +54,7 @@ class Forward {
   // They share products by columns, and everything else by batch rows.
   struct Worker {
     Forward& all;
-    const int id, threads;
+    Member<T>& member;
     const Problem& problem;
     std::vector<LayerTables>& layers;
     const int64_t L, T_, B;
@@ -75,14 +64,11 @@ class Forward {
     std::vector<std::vector<char>> v_ready;     // (L, B) whether V h of the layer above is there
     std::vector<char> z, y, y_above;            // z: (B, L); y: (B) the boundaries from below at this step
     std::vector<Event> events;                  // of this layer and step
-    std::vector<const T*> a;
-    std::vector<T*> c;
     std::vector<T> scratch;
-    double seconds = 0;  // in matrix products
 
-    Worker(Forward& all, int id, int threads)
-        : all(all), id(id), threads(threads), problem(all.problem_), layers(all.layers_), L(problem.L), T_(problem.T),
-          B(problem.B), rows(problem.B, id, threads), count(L, B), z(B * L), y(B), y_above(B) {
+    Worker(Forward& all, Member<T>& member)
+        : all(all), member(member), problem(all.problem_), layers(all.layers_), L(problem.L), T_(problem.T),
+          B(problem.B), rows(problem.B, member.id, member.threads), count(L, B), z(B * L), y(B), y_above(B) {
       int64_t widest = 0;
       for (auto& layer : layers) widest = std::max(widest, layer.H);
       scratch.resize(10 * widest);
@@ -97,31 +83,18 @@ class Forward {
 
     void run() {
       for (int64_t l = 0; l < L; ++l) {
-        pack(all.U_[l], layers[l].weights.U);
-        pack(all.W_[l], layers[l].weights.W);
-        if (l + 1 < L) pack(all.V_[l], layers[l].weights.V);
+        member.pack(all.U_[l], layers[l].weights.U, true);
+        member.pack(all.W_[l], layers[l].weights.W, true);
+        if (l + 1 < L) member.pack(all.V_[l], layers[l].weights.V, true);
         for (int64_t b = rows.begin; b < rows.end; ++b) detector_dots(l, b);
       }
-      all.barrier_->wait();
+      member.barrier.wait();
       for (int64_t t = 0; t < T_; ++t) {
         for (int64_t b = 0; b < B; ++b) y[b] = t < problem.lengths[b];
         for (int64_t l = 0; l < L; ++l) step(t, l);
       }
       for (int64_t l = 1; l < L && problem.training; ++l) trailing_copies(l);
-      if (id == 0) finish();
-    }
-
-    void pack(Packed<T>& packed, const at::Tensor& weight) {
-      Stopwatch watch(seconds);
-      const Share panels(packed.panels(), id, threads);
-      packed.pack_transposed(data<T>(weight), panels.begin, panels.end);
-    }
-
-    void multiply(const Packed<T>& weights, bool accumulate) {
-      if (a.empty()) return;
-      Stopwatch watch(seconds);
-      const Share panels(weights.panels(), id, threads);
-      hmrnn::multiply(weights, panels.begin, panels.end, static_cast<int64_t>(a.size()), a.data(), c.data(), accumulate);
+      if (member.id == 0) finish();
     }
 
     void step(int64_t t, int64_t l) {
@@ -130,18 +103,18 @@ class Forward {
       detect_and_list(t, l);
       if (!events.empty()) {
         products(l);
-        all.barrier_->wait();
+        member.barrier.wait();
         for (size_t m = 0; m < events.size(); ++m)
           if (events[m].row >= rows.begin && events[m].row < rows.end) compute(t, l, start + m, m);
-        if (id == 0) std::copy(events.begin(), events.end(), layer.events.begin() + start);
+        if (member.id == 0) std::copy(events.begin(), events.end(), layer.events.begin() + start);
         for (size_t m = 0; m < events.size(); ++m) {
           current[l][events[m].row] = static_cast<int32_t>(start + m);
           if (l > 0) v_ready[l - 1][events[m].row] = 0;
         }
         count[l] += events.size();
-        all.barrier_->wait();
+        member.barrier.wait();
       }
-      if (id == 0) {
+      if (member.id == 0) {
         layer.first[t + 1] = count[l];
         int64_t* index = data<int64_t>(layer.index) + t * B;
         for (int64_t b = 0; b < B; ++b) index[b] = current[l][b];
@@ -183,34 +156,30 @@ class Forward {
       const int64_t size = 4 * layer.H;
       rows_of([&](size_t m) { return data<T>(layer.h) + events[m].before * layer.H; },
               [&](size_t m) { return all.recurrent_[l].data() + m * size; }, [](size_t) { return true; });
-      multiply(all.U_[l], false);
+      member.multiply(all.U_[l], false);
       if (l == 0) {
         rows_of([&](size_t m) { return data<T>(problem.x) + events[m].below * problem.input_size; },
                 [&](size_t m) { return all.recurrent_[l].data() + m * size; }, [](size_t) { return true; });
-        multiply(all.W_[l], true);
+        member.multiply(all.W_[l], true);
       } else {
         rows_of([&](size_t m) { return data<T>(layers[l - 1].h) + events[m].below * layers[l - 1].H; },
                 [&](size_t m) { return all.bottom_up_[l].data() + m * size; }, [&](size_t m) { return events[m].y; });
-        multiply(all.W_[l], false);
+        member.multiply(all.W_[l], false);
       }
       if (l + 1 == L) return;
       rows_of([&](size_t m) { return data<T>(layers[l + 1].h) + events[m].above * layers[l + 1].H; },
               [&](size_t m) { return data<T>(layers[l + 1].v) + events[m].above * size; },
               [&](size_t m) { return !v_ready[l][events[m].row] && (events[m].z || problem.training); });
-      multiply(all.V_[l], false);
+      member.multiply(all.V_[l], false);
       for (auto& event : events)
         if (event.z || problem.training) v_ready[l][event.row] = 1;
     }
 
     template <typename From, typename To, typename Which>
     void rows_of(From from, To to, Which which) {
-      a.clear();
-      c.clear();
+      member.clear();
       for (size_t m = 0; m < events.size(); ++m)
-        if (which(m)) {
-          a.push_back(from(m));
-          c.push_back(to(m));
-        }
+        if (which(m)) member.add(from(m), to(m));
     }
 
     // The state after event e, the m-th of its step.
@@ -300,8 +269,8 @@ class Forward {
       const int64_t size = 4 * layer.H;
       rows_of([&](size_t m) { return data<T>(layer.h) + events[m].before * layer.H; },
               [&](size_t m) { return all.recurrent_[l].data() + m * size; }, [](size_t) { return true; });
-      multiply(all.U_[l], false);
-      all.barrier_->wait();
+      member.multiply(all.U_[l], false);
+      member.barrier.wait();
       for (size_t m = 0; m < events.size(); ++m)
         if (events[m].row >= rows.begin && events[m].row < rows.end)
           not_copied(l, events[m].before, all.recurrent_[l].data() + m * size);

@@ -50,4 +50,7 @@ BackwardResult backward(Tables& tables, const std::vector<std::optional<at::Tens
                         const std::vector<std::optional<at::Tensor>>& d_repeats, const at::Tensor& d_z,
                         const std::vector<at::Tensor>& d_c_last, const at::Tensor& d_z_last, bool want_x);
 
+// W, U and V of `out`, for layer l, once ds of every event stands where its gates were; dx, if it is wanted.
+void matrix_gradients(Tables& tables, int64_t l, Weights& out, at::Tensor& dx, bool want_x, double& seconds);
+
 }  // namespace hmrnn

@@ -1,10 +1,8 @@
 // One time step without a gradient, as in generation: the weights are read where they lie, and only those of layers that
 // do something.
-#include <ATen/Parallel.h>
-#include <omp.h>
-
 #include "kernel.h"
 #include "pointwise.h"
+#include "team.h"
 
 namespace hmrnn {
 

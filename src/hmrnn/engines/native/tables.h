@@ -3,13 +3,9 @@
 
 #include <ATen/ATen.h>
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <vector>
-
-#include "packed.h"
 
 namespace hmrnn {
 
@@ -67,59 +63,8 @@ struct Tables {
   at::Tensor z_start;     // (B, L-1)
 };
 
-// Threads that meet several times in a time step can't afford to sleep in between, as long as each has a core. Where they
-// have not, the one that waits must leave its core to the other.
-class Barrier {
- public:
-  explicit Barrier(int threads) : threads_(threads) {}
-
-  void wait() {
-    if (threads_ == 1) return;
-    const int phase = phase_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
-      arrived_.store(0, std::memory_order_relaxed);
-      phase_.store(phase + 1, std::memory_order_release);
-      phase_.notify_all();
-      return;
-    }
-    for (int spins = 0; spins < kSpins; ++spins) {
-      if (phase_.load(std::memory_order_acquire) != phase) return;
-#if defined(__x86_64__)
-      __builtin_ia32_pause();
-#endif
-    }
-    phase_.wait(phase, std::memory_order_acquire);
-  }
-
- private:
-  static constexpr int kSpins = 4000;  // some 50 microseconds: longer than threads on cores of their own lie apart
-  const int threads_;
-  std::atomic<int> arrived_{0}, phase_{0};
-};
-
-inline double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// Where the time goes: seconds that a thread spends in matrix products, the packing of their operands included.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds), start_(std::chrono::steady_clock::now()) {}
-  ~Stopwatch() { seconds_ += seconds_since(start_); }
-
- private:
-  double& seconds_;
-  const std::chrono::steady_clock::time_point start_;
-};
-
 struct Timing {
   double total = 0, products = 0;
-};
-
-// The share of `count` things that thread `id` of `threads` takes.
-struct Share {
-  int64_t begin, end;
-  Share(int64_t count, int id, int threads) : begin(count * id / threads), end(count * (id + 1) / threads) {}
 };
 
 template <typename T>

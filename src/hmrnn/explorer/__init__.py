@@ -1,0 +1,1 @@
+"""The web page behind hmrnn explore. Nothing here yet."""

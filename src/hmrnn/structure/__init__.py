@@ -1,0 +1,1 @@
+"""From boundaries to segments: operations, trees, scores. Nothing here yet."""
