@@ -27,14 +27,14 @@ def test_gradcheck(mode, layer_norm):
     kind, _, copy_boundary = mode.partition("-")
     options = {"layer_norm": layer_norm, "copy_boundary": copy_boundary or "hold"}
     soft = kind == "soft"
-    boundary = "soft" if soft else "step"
+    # a soft network in both cases: only there may the initial z be moved a little, as finite differences do
     case = Case(
-        2, [3, 2, 2], T=3, B=2, seed=3, boundary=boundary, options=options, scale=0.7, carried=True, given=not soft
+        2, [3, 2, 2], T=3, B=2, seed=3, boundary="soft", options=options, scale=0.7, carried=True, given=not soft
     )
     rnn, call = case.network(), case.call()
     x, state = call["x"], call["state"]
     names = [name for name, _ in rnn.named_parameters()]
-    z_start = torch.rand(state.z.shape, dtype=torch.float64) * 0.8 + 0.1 if soft else state.z
+    z_start = torch.rand(state.z.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.8 + 0.1
 
     def run(x, z, *tensors):
         h, c, parameters = tensors[:3], tensors[3:6], tensors[6:]
