@@ -354,12 +354,12 @@ def test_two_hundred_training_steps_give_the_same_losses():
             optimizer.step()
             rnn.constrain_detectors()
             found.append(loss.item())
-        return torch.tensor(found)
+        return torch.tensor(found, dtype=torch.float64)
 
     expected = losses("reference")
     assert expected[-20:].mean() < 0.9 * expected[:20].mean(), "it learns"
     for engine in ENGINES:
-        torch.testing.assert_close(losses(engine), expected, rtol=0, atol=1e-8)
+        torch.testing.assert_close(losses(engine), expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
