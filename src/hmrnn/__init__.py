@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hmrnn.baselines import HRNN, LSTM, ClockworkRNN, text_boundaries
     from hmrnn.boundary import HANDWRITING_SLOPE, PTB_SLOPE, SlopeSchedule
+    from hmrnn.config import TextModelConfig
     from hmrnn.data.text import Symbols
     from hmrnn.hmlstm import HMLSTM
-    from hmrnn.models import TextModel, TextModelConfig, TextModelOutput
+    from hmrnn.models import TextModel, TextModelOutput
     from hmrnn.output import OutputEmbedding, SoftmaxHead
     from hmrnn.sequence import COPY, FLUSH, UPDATE, HMLSTMOutput, HMLSTMState, Operation, Piecewise
 
@@ -43,7 +44,8 @@ _HOMES = {
     "hmrnn.boundary": ("HANDWRITING_SLOPE", "PTB_SLOPE", "SlopeSchedule"),
     "hmrnn.data.text": ("Symbols",),
     "hmrnn.hmlstm": ("HMLSTM",),
-    "hmrnn.models": ("TextModel", "TextModelConfig", "TextModelOutput"),
+    "hmrnn.config": ("TextModelConfig",),
+    "hmrnn.models": ("TextModel", "TextModelOutput"),
     "hmrnn.output": ("OutputEmbedding", "SoftmaxHead"),
     "hmrnn.sequence": ("COPY", "FLUSH", "UPDATE", "HMLSTMOutput", "HMLSTMState", "Operation", "Piecewise"),
 }

@@ -9,15 +9,11 @@ The gradient of `bound` is that of `hardsigm` (straight-through): a/2 where |a*s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-Boundary = Literal["step", "sample", "soft"]
-CopyBoundary = Literal["recompute", "hold"]
-BOUNDARIES: tuple[str, ...] = get_args(Boundary)
-COPY_BOUNDARIES: tuple[str, ...] = get_args(CopyBoundary)
+from hmrnn.config import BOUNDARIES
 
 
 def hard_sigmoid(s: Tensor, slope: float) -> Tensor:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
+import io
+import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
+import tyro
+from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
+from hmrnn.config import TEXT_PRESETS, TextRunConfig
+
+Engine = Literal["auto", "native", "events", "reference"]
+OnUnknown = Literal["error", "skip", "replace"]
+
 app = SubcommandApp()
+train = SubcommandApp()
+app.command(train, name="train", help="Train a model, or go on training it.")
 
 
 @app.command(name="demo")
@@ -22,6 +36,155 @@ def demo(out: Path = Path("demo"), updates: int = 300, seed: int = 0) -> None:
     from hmrnn.demo import demo
 
     demo(out, updates, seed)
+
+
+@dataclass(frozen=True)
+class TrainText:
+    """Train a model to predict the next symbol of a text. What comes of it is a run: a directory.
+
+    The other flags start from the settings of --preset, or of the run that is resumed. With several processes:
+    torchrun --nproc-per-node 2 -m hmrnn train text …
+    """
+
+    run: Annotated[TextRunConfig, arg(name="")]
+    out: Path | None = None
+    """Directory for a new run."""
+    resume: Path | None = None
+    """Go on with the run in this directory, exactly where it stopped. Only its end may be set anew."""
+    preset: Literal["small", "ptb", "text8", "enwik8"] = "small"
+    """Settings by name: small suits a laptop, the others are the paper's."""
+    data_dir: Path | None = None
+    """Where published sets lie. By default HMRNN_DATA, or ~/.cache/hmrnn."""
+    engine: Engine = "auto"
+    """How the network is computed. auto takes the fastest that works here."""
+    tensorboard: bool = False
+    """Write what TensorBoard shows, too, into the run's folder tensorboard."""
+    json: bool = False
+    """Print the outcome as one line of JSON."""
+
+
+def train_text(arguments: list[str]) -> None:
+    """`hmrnn train text`: where the flags start from depends on two of them, which are looked at first."""
+    first_look = argparse.ArgumentParser(prog="hmrnn train text", add_help=False, allow_abbrev=False)
+    first_look.add_argument("--preset")
+    first_look.add_argument("--resume", type=Path)
+    seen, _ = first_look.parse_known_args(arguments)
+    start = TEXT_PRESETS.get(seen.preset, TEXT_PRESETS["small"])
+    if seen.resume is not None:
+        from hmrnn.commands import run_settings
+
+        start = run_settings(seen.resume)
+    asked = tyro.cli(TrainText, prog="hmrnn train text", args=arguments, default=TrainText(start))
+
+    from hmrnn import commands
+
+    if (asked.out is None) == (asked.resume is None):
+        raise commands.UsageError("say where the run goes, with --out DIRECTORY; or which one goes on, with --resume")
+    if asked.resume is not None and seen.preset is not None:
+        raise commands.UsageError("--preset can't be combined with --resume: the run has its settings")
+    commands.train(
+        asked.run,
+        asked.out,
+        asked.resume,
+        data_dir=asked.data_dir,
+        engine=asked.engine,
+        tensorboard=asked.tensorboard,
+        as_json=asked.json,
+    )
+
+
+@train.command(name="text")
+def _listed_in_help() -> None:
+    """Train a model to predict the next symbol of a text."""
+
+
+@app.command(name="eval")
+def evaluate(
+    run: Positional[Path],
+    data: str | None = None,
+    split: Literal["train", "valid", "test", "all"] | None = None,
+    streams: int = 1,
+    on_unknown: OnUnknown = "error",
+    data_dir: Path | None = None,
+    checkpoint: Literal["best", "last"] = "best",
+    engine: Engine = "auto",
+    json: bool = False,
+) -> None:
+    """Measure how well a run predicts a text: bits per character, with the state carried over the whole text.
+
+    Args:
+        run: Directory of the run.
+        data: The text: ptb, text8, enwik8, builtin, planted, a file or a folder. By default the run's own.
+        split: Which part of it. By default test; all of a file that the run was not trained on.
+        streams: Read the text as so many streams side by side. 1 is exact; more are quicker, and each but the first
+            starts without a past.
+        on_unknown: What to do with a symbol that the model does not know.
+        data_dir: Where published sets lie. By default HMRNN_DATA, or ~/.cache/hmrnn.
+        checkpoint: The model with the best validation, or the last one.
+        engine: How the network is computed.
+        json: Print the answer as one line of JSON.
+    """
+    from hmrnn import commands
+
+    commands.evaluate(
+        run,
+        data,
+        split=split,
+        streams=streams,
+        on_unknown=on_unknown,
+        data_dir=data_dir,
+        checkpoint=checkpoint,
+        engine=engine,
+        as_json=json,
+    )
+
+
+@app.command(name="generate")
+def generate(
+    run: Positional[Path],
+    prompt: str = "",
+    max_new: int = 500,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    show_boundaries: bool = False,
+    on_unknown: OnUnknown = "error",
+    checkpoint: Literal["best", "last"] = "best",
+    engine: Engine = "auto",
+    json: bool = False,
+) -> None:
+    """Let a run write: the prompt, and what it makes of it, as it is made.
+
+    Args:
+        run: Directory of the run.
+        prompt: What the text starts with.
+        max_new: How many symbols to make.
+        temperature: Below 1 likely symbols become likelier; 0 always takes the likeliest.
+        top_k: Draw from the so many likeliest symbols only.
+        top_p: Draw from the likeliest symbols that together have this probability.
+        seed: The same seed gives the same text.
+        show_boundaries: Mark where segments end: | in layer 1, ‖ in layer 2, ⦀ above.
+        on_unknown: What to do with a symbol of the prompt that the model does not know.
+        checkpoint: The model with the best validation, or the last one.
+        engine: How the network is computed.
+        json: Print prompt, text and boundaries as one line of JSON.
+    """
+    from hmrnn import commands
+    from hmrnn.generation import Sampling
+
+    commands.write(
+        run,
+        prompt,
+        max_new,
+        Sampling(temperature, top_k, top_p),
+        seed=seed,
+        show_boundaries=show_boundaries,
+        on_unknown=on_unknown,
+        checkpoint=checkpoint,
+        engine=engine,
+        as_json=json,
+    )
 
 
 @app.command(name="bench")
@@ -62,10 +225,22 @@ def version() -> None:
 
 def main() -> None:
     """Exit status: 0 done, 1 failed, 2 bad usage, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that can't show a symbol is no reason to fail
+    arguments = sys.argv[1:]
     try:
-        app.cli(prog="hmrnn", description="Hierarchical multiscale recurrent networks.")
+        if arguments[:2] == ["train", "text"]:
+            train_text(arguments[2:])
+        else:
+            app.cli(prog="hmrnn", description="Hierarchical multiscale recurrent networks.")
+        sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has enough. What is left goes nowhere, or Python would complain at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except (ValueError, OSError) as error:
         print(f"hmrnn: {error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(2 if type(error).__name__ == "UsageError" else 1)

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
+from hmrnn.config import TextModelConfig
 from hmrnn.data.corpora import builtin_text
 from hmrnn.data.text import Symbols
-from hmrnn.models import TextModel, TextModelConfig
+from hmrnn.models import TextModel
 from hmrnn.sequence import HMLSTMState
 
 BATCH, WINDOW, HELD_OUT, SHOWN = 32, 50, 20_000, 400

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and where those are kept that can be made again."""
 
 from __future__ import annotations
 
@@ -28,3 +28,11 @@ def current_umask() -> int:
     umask = os.umask(0)
     os.umask(umask)
     return umask
+
+
+def cache_directory(kind: str) -> Path:
+    """Where `kind` is kept: below HMRNN_CACHE, by default ~/.cache/hmrnn."""
+    try:
+        return Path(os.environ.get("HMRNN_CACHE") or Path.home() / ".cache" / "hmrnn") / kind
+    except RuntimeError:  # a user without a home
+        raise OSError("there is no home directory to keep it in; set HMRNN_CACHE") from None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hmrnn import engines
-from hmrnn.boundary import BOUNDARIES, COPY_BOUNDARIES, Boundary, CopyBoundary
+from hmrnn.config import BOUNDARIES, COPY_BOUNDARIES, Boundary, CopyBoundary
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call, Recurrent, Unrolled
 from hmrnn.sequence import COPY, FLUSH, UPDATE, HMLSTMOutput

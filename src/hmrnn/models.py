@@ -3,78 +3,52 @@
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from hmrnn.baselines import HRNN, LSTM, ClockworkRNN, text_boundaries
-from hmrnn.boundary import Boundary, CopyBoundary
+from hmrnn.baselines.hrnn import LOOKBACK
+from hmrnn.config import TextModelConfig, from_json
+from hmrnn.data.streams import Streams
 from hmrnn.data.text import Symbols
+from hmrnn.evaluation import bits_per_character
 from hmrnn.files import write_atomically
+from hmrnn.generation import Sampling, generate
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.output import OutputEmbedding, SoftmaxHead
-from hmrnn.recurrent import Recurrent, check_size
+from hmrnn.recurrent import Recurrent
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState
 
 FORMAT_VERSION = 1
-RecurrentKind = Literal["hm-lstm", "lstm", "clockwork", "hrnn"]
 
 
-@dataclass(frozen=True)
-class TextModelConfig:
-    """The shape of a text model."""
-
-    model: RecurrentKind = "hm-lstm"
-    """The recurrent network: the HM-LSTM, or a baseline."""
-    embedding_size: int = 128
-    """Size of the input embedding."""
-    hidden_sizes: tuple[int, ...] = (512, 512, 512)
-    """Units of each layer, the lowest first."""
-    output_size: int = 512
-    """Size of the output embedding."""
-    layer_norm: bool = True
-    """Layer normalisation; the clockwork RNN always has it."""
-    boundary: Boundary = "step"
-    """How an HM-LSTM makes boundaries."""
-    copy_boundary: CopyBoundary = "hold"
-    """What an HM-LSTM's detector does in a COPY step."""
-    boundary_bias: float | tuple[float, ...] = 0.0
-    """Start value of the detectors' biases."""
-    slope: float = 1.0
-    """Slope of the detectors."""
-
-    def __post_init__(self) -> None:
-        for name in ("embedding_size", "output_size"):
-            check_size(name, getattr(self, name))
-
-    def recurrent(self, engine: str) -> Recurrent:
-        """Builds the recurrent network."""
-        size, hidden = self.embedding_size, self.hidden_sizes
-        if self.model == "lstm":
-            return LSTM(size, hidden, layer_norm=self.layer_norm, engine=engine)
-        if self.model == "clockwork":
-            return ClockworkRNN(size, hidden)
-        if self.model == "hrnn":
-            return HRNN(size, hidden, layer_norm=self.layer_norm, engine=engine)
-        if self.model == "hm-lstm":
-            return HMLSTM(
-                size,
-                hidden,
-                layer_norm=self.layer_norm,
-                boundary=self.boundary,
-                copy_boundary=self.copy_boundary,
-                boundary_bias=self.boundary_bias,
-                slope=self.slope,
-                engine=engine,
-            )
-        raise ValueError(f"model must be one of hm-lstm, lstm, clockwork, hrnn; got {self.model!r}")
+def recurrent(config: TextModelConfig, engine: str) -> Recurrent:
+    """Builds the recurrent network of a model."""
+    size, hidden = config.embedding_size, config.hidden_sizes
+    if config.model == "lstm":
+        return LSTM(size, hidden, layer_norm=config.layer_norm, engine=engine)
+    if config.model == "clockwork":
+        return ClockworkRNN(size, hidden)
+    if config.model == "hrnn":
+        return HRNN(size, hidden, layer_norm=config.layer_norm, engine=engine)
+    if config.model == "hm-lstm":
+        return HMLSTM(
+            size,
+            hidden,
+            layer_norm=config.layer_norm,
+            boundary=config.boundary,
+            copy_boundary=config.copy_boundary,
+            boundary_bias=config.boundary_bias,
+            slope=config.slope,
+            engine=engine,
+        )
+    raise ValueError(f"model must be one of hm-lstm, lstm, clockwork, hrnn; got {config.model!r}")
 
 
 @dataclass(frozen=True)
@@ -91,7 +65,7 @@ class TextModel(nn.Module):
         self.symbols = symbols
         self.config = config or TextModelConfig()
         self.embedding = nn.Embedding(len(symbols), self.config.embedding_size)
-        self.rnn = self.config.recurrent(engine)
+        self.rnn = recurrent(self.config, engine)
         self.output = OutputEmbedding(self.config.hidden_sizes, self.config.output_size)
         self.head = SoftmaxHead(self.config.output_size, len(symbols))
 
@@ -108,41 +82,51 @@ class TextModel(nn.Module):
         out, state = self.rnn(self.embedding(symbols), state, lengths, boundaries, slope, generator)
         return TextModelOutput(self.head(self.output(out.steps)), out), state
 
-    def boundaries(self, text: str) -> Tensor | None:
-        """(T, 1, L-1) for a model that must be given boundaries, which are those of words and sentences; else None."""
+    def boundaries(self, symbols: Tensor, context: int = 0) -> Tensor | None:
+        """(T - context, B, L-1) for a model that must be given boundaries, which are those of words and sentences.
+
+        symbols: (T, B), the first `context` of them what came before. None for a model that needs none.
+        """
         if self.config.model != "hrnn":
             return None
         detectors = self.rnn.num_layers - 1
         if detectors > 2:
             raise ValueError(f"a text gives boundaries for 3 layers (words, sentences); this HRNN has {detectors + 1}")
-        return text_boundaries(text)[:, None, :detectors]
+        rows = [text_boundaries(self.symbols.text(row))[context:, :detectors] for row in symbols.T.tolist()]
+        return torch.stack(rows, dim=1).to(self.embedding.weight.device)
 
-    @torch.no_grad()
-    def bits_per_character(self, text: str, window: int = 1000) -> float:
+    def boundaries_of(self, streams: Streams, start: int, end: int) -> Tensor | None:
+        """The same for steps `start` to `end` of streams."""
+        past = max(0, start - LOOKBACK)
+        return self.boundaries(streams.read(past, end), start - past) if self.config.model == "hrnn" else None
+
+    def bits_per_character(self, text: str | bytes, window: int | None = None) -> float:
         """The mean of -log2 p(next symbol), from the second symbol on, with the state carried along."""
-        if len(text) < 2:
-            raise ValueError(f"text must have at least 2 symbols, one to predict from the other; got {len(text)}")
-        check_size("window", window)
-        device = self.embedding.weight.device
-        symbols = self.symbols.encode(text).to(device)
-        boundaries = self.boundaries(text)
-        nats, state = 0.0, None
-        for start in range(0, len(symbols) - 1, window):
-            end = min(start + window, len(symbols) - 1)
-            given = None if boundaries is None else boundaries[start:end].to(device)
-            out, state = self(symbols[start:end, None], state, boundaries=given)
-            logits, targets = out.logits[:, 0].float(), symbols[start + 1 : end + 1]
-            nats += F.cross_entropy(logits, targets, reduction="sum").item()
-        return nats / math.log(2) / (len(symbols) - 1)
+        return bits_per_character(self, self.symbols.encode(text).numpy(), window=window)
 
-    def save_pretrained(self, directory: str | Path) -> None:
-        """Writes config.json, symbols.json and model.safetensors."""
+    def generate(
+        self,
+        prompt: str | bytes = "",
+        max_new: int = 500,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+    ) -> str:
+        """What follows the prompt. `hmrnn.generation.generate` gives it symbol by symbol, with the boundaries."""
+        made = generate(self, prompt, max_new, Sampling(temperature, top_k, top_p), seed)
+        return self.symbols.decode(symbol.number for symbol in made if symbol.new)
+
+    def save_pretrained(self, directory: str | Path, **notes: Any) -> None:
+        """Writes config.json, symbols.json and model.safetensors. `notes` go into config.json, too."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         config = {
             "format_version": FORMAT_VERSION,
             "kind": "text",
             **asdict(replace(self.config, slope=self.rnn.slope)),
+            **notes,
         }
         weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
         write_atomically(directory / "model.safetensors", save(weights))
@@ -153,11 +137,8 @@ class TextModel(nn.Module):
     def from_pretrained(cls, directory: str | Path, *, engine: str = "auto") -> TextModel:
         """Reads what `save_pretrained` wrote. Nothing in the files is executed."""
         directory = Path(directory)
-        config = read_config(directory / "config.json")
-        try:
-            symbols = Symbols.from_json((directory / "symbols.json").read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{directory / 'symbols.json'}: {error}") from None
+        config = read_config(directory)[0]
+        symbols = read_symbols(directory)
         # Built without memory first: a config that asks for more than the weights hold costs nothing.
         with torch.device("meta"):
             model = cls(symbols, config, engine=engine)
@@ -172,7 +153,12 @@ class TextModel(nn.Module):
         return model
 
 
-def read_config(path: Path) -> TextModelConfig:
+NOTES = ("data", "training", "fingerprint")  # what a training run adds to its model's config.json
+
+
+def read_config(directory: Path) -> tuple[TextModelConfig, dict[str, Any]]:
+    """The model's config, and the notes beside it."""
+    path = directory / "config.json"
     try:
         content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
@@ -182,8 +168,13 @@ def read_config(path: Path) -> TextModelConfig:
         raise ValueError(f"{path}: format_version {version!r} is not {FORMAT_VERSION}, the one that this hmrnn reads")
     if kind != "text":
         raise ValueError(f"{path}: this is a model of kind {kind!r}, not 'text'")
-    unknown = set(content) - {field.name for field in fields(TextModelConfig)}
-    if unknown:
-        raise ValueError(f"{path}: unknown setting {', '.join(sorted(unknown))}")
-    settings: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in content.items()}
-    return TextModelConfig(**settings)
+    notes = {name: content.pop(name) for name in NOTES if name in content}
+    return from_json(TextModelConfig, content, str(path)), notes
+
+
+def read_symbols(directory: Path) -> Symbols:
+    path = directory / "symbols.json"
+    try:
+        return Symbols.from_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hmrnn.config import check_size
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState
 
 
@@ -198,11 +199,6 @@ def valid_steps(lengths: Tensor | Sequence[int], T: int, B: int, device: torch.d
     if low < 0 or high > T:
         raise ValueError(f"lengths must lie between 0 and the number of time steps {T}; got {low if low < 0 else high}")
     return torch.arange(T, device=device).unsqueeze(1) < lengths
-
-
-def check_size(name: str, size: int) -> None:
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise ValueError(f"{name} must be a whole number from 1; got {size!r}")
 
 
 def check_binary(name: str, values: Tensor) -> None:

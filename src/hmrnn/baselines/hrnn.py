@@ -11,7 +11,8 @@ from torch import Tensor
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.recurrent import Call, Unrolled
 
-SENTENCE_END = re.compile(r"[.!?][)\]}\"'’”»]*\Z")
+SENTENCE_END = re.compile(r"[.!?][)\]}\"'’”»]{0,8}\Z")
+LOOKBACK = 10  # symbols before a symbol that decide on its boundaries, and more than that
 
 
 class HRNN(HMLSTM):
@@ -52,7 +53,8 @@ def text_boundaries(text: str) -> Tensor:
 
     A boundary stands on the white space after the word, not on its last letter: that a word ends there is known only
     when the space is read, and a language model must not be told what comes next. A sentence ends with a word that
-    carries a full stop, question or exclamation mark, or that a line break follows.
+    carries a full stop, question or exclamation mark (up to eight closing quotes and brackets may follow it), or that a
+    line break follows.
     """
     boundaries = torch.zeros(len(text), 2)
     for word in re.finditer(r"\S+(?=\s)", text):

@@ -1,21 +1,37 @@
-"""Text as a sequence of symbols."""
+"""Text as a sequence of numbered symbols: characters, or bytes."""
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+Unit = Literal["character", "byte"]
+OnUnknown = Literal["error", "skip", "replace"]
+Numbers: TypeAlias = npt.NDArray[Any]  # (T,) of an unsigned type: symbols by their number; may lie on disk
+
+REPLACEMENTS = ("\N{REPLACEMENT CHARACTER}", "?", " ")
+CODE_POINTS = 0x110000
 
 
 @dataclass(frozen=True)
 class Symbols:
-    """A table of symbols: the number of a symbol is its place in the table."""
+    """A table of symbols: the number of a symbol is its place in the table.
+
+    A byte from 128 is written as a lone surrogate, as Python's "surrogateescape" does: it is one character, no text
+    contains it, and it is neither letter nor space.
+    """
 
     table: tuple[str, ...]
+    unit: Unit = "character"
 
     def __post_init__(self) -> None:
         if not self.table:
@@ -24,35 +40,81 @@ class Symbols:
             raise ValueError("every symbol must be a single character")
         if len(set(self.table)) != len(self.table):
             raise ValueError("a table of symbols must not name one twice")
+        if self.unit not in ("character", "byte"):
+            raise ValueError(f"the unit must be 'character' or 'byte'; got {self.unit!r}")
+        if self.unit == "byte" and not all(ord(s) < 128 or 0xDC80 <= ord(s) <= 0xDCFF for s in self.table):
+            raise ValueError("a table of bytes must hold bytes")
 
     @staticmethod
-    def of(text: str) -> Symbols:
+    def of(text: str | bytes) -> Symbols:
         """The symbols of a text, sorted."""
+        if isinstance(text, bytes):
+            return Symbols(tuple(sorted(set(as_symbols(text)))), "byte")
         return Symbols(tuple(sorted(set(text))))
 
     def __len__(self) -> int:
         return len(self.table)
 
     @cached_property
-    def numbers(self) -> dict[str, int]:
-        return {symbol: number for number, symbol in enumerate(self.table)}
+    def by_code(self) -> npt.NDArray[np.int64]:
+        """(CODE_POINTS,): the number of each code point's symbol, -1 if there is none."""
+        numbers = np.full(CODE_POINTS, -1, dtype=np.int64)
+        numbers[[ord(symbol) for symbol in self.table]] = np.arange(len(self.table))
+        return numbers
 
-    def encode(self, text: str) -> Tensor:
+    @cached_property
+    def replacement(self) -> int:
+        """The number that stands for an unknown symbol."""
+        for symbol in REPLACEMENTS:
+            if symbol in self.table:
+                return self.table.index(symbol)
+        raise ValueError("the model knows none of U+FFFD, '?' and the space, so unknown symbols can't be replaced")
+
+    def encode(self, text: str | bytes, on_unknown: OnUnknown = "error") -> Tensor:
         """(T,) int64"""
-        try:
-            return torch.tensor([self.numbers[symbol] for symbol in text], dtype=torch.int64)
-        except KeyError as error:
-            symbol = error.args[0]
-            raise ValueError(
-                f"the symbol {symbol!r} (U+{ord(symbol):04X}) at position {text.index(symbol)} is not among the "
-                f"{len(self)} symbols that the model knows"
-            ) from None
+        if self.unit == "byte" and isinstance(text, str):
+            text = text.encode("utf-8", "surrogateescape")
+        if isinstance(text, bytes):
+            text = as_symbols(text) if self.unit == "byte" else text.decode()
+        return torch.from_numpy(self.numbers(codes(text), on_unknown))
 
-    def decode(self, numbers: Tensor | Iterable[int]) -> str:
+    def numbers(self, codes: npt.NDArray[Any], on_unknown: OnUnknown, start: int = 0) -> npt.NDArray[np.int64]:
+        """The numbers of code points. `start` is the place of the first one in the text, for an error."""
+        numbers: npt.NDArray[np.int64] = self.by_code[codes]
+        unknown = numbers < 0
+        if not unknown.any():
+            return numbers
+        if on_unknown == "skip":
+            return numbers[numbers >= 0]
+        if on_unknown == "replace":
+            numbers[unknown] = self.replacement
+            return numbers
+        first = int(unknown.argmax())
+        raise ValueError(
+            f"the symbol {self.named(chr(codes[first]))} at position {start + first} is not among the {len(self)} "
+            "symbols that the model knows (--on-unknown skip or replace goes on without it)"
+        )
+
+    def named(self, symbol: str) -> str:
+        """A symbol for an error message."""
+        if self.unit == "byte":
+            return f"0x{ord(symbol) & 0xFF:02x}"
+        return f"{symbol!r} (U+{ord(symbol):04X})"
+
+    def text(self, numbers: Iterable[int]) -> str:
+        """One character of the table for each number."""
         return "".join(self.table[int(number)] for number in numbers)
 
+    def decode(self, numbers: Iterable[int]) -> str:
+        """Text to read. Of bytes that are not UTF-8 it shows replacement characters."""
+        text = self.text(numbers)
+        return text.encode("ascii", "surrogateescape").decode("utf-8", "replace") if self.unit == "byte" else text
+
+    def decoder(self) -> Decoder:
+        return Decoder(self)
+
     def to_json(self) -> str:
-        return json.dumps({"format_version": 1, "symbols": self.table}, indent=0) + "\n"
+        return json.dumps({"format_version": 1, "unit": self.unit, "symbols": self.table}, indent=0) + "\n"
 
     @staticmethod
     def from_json(text: str) -> Symbols:
@@ -62,4 +124,28 @@ class Symbols:
         symbols = content.get("symbols")
         if not isinstance(symbols, list):
             raise ValueError("'symbols' must be a list")
-        return Symbols(tuple(symbols))
+        return Symbols(tuple(symbols), content.get("unit", "character"))
+
+
+class Decoder:
+    """Decodes symbol by symbol: a character of several bytes comes when its last byte is there."""
+
+    def __init__(self, symbols: Symbols) -> None:
+        self.symbols = symbols
+        self.utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def __call__(self, number: int) -> str:
+        symbol = self.symbols.table[number]
+        if self.symbols.unit == "character":
+            return symbol
+        return self.utf8.decode(symbol.encode("ascii", "surrogateescape"))
+
+
+def as_symbols(content: bytes) -> str:
+    """Bytes as the characters that stand for them."""
+    return content.decode("ascii", "surrogateescape")
+
+
+def codes(text: str) -> npt.NDArray[np.uint32]:
+    """(T,): the code points of a text."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")

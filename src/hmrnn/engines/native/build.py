@@ -22,6 +22,8 @@ from types import ModuleType
 
 import torch
 
+from hmrnn.files import cache_directory
+
 NAME = "hmrnn_native"
 SOURCES = ("forward.cpp", "backward.cpp", "weight_gradients.cpp", "stream.cpp", "module.cpp")
 HEADERS = ("packed.h", "pointwise.h", "tables.h", "team.h", "kernel.h")
@@ -52,18 +54,15 @@ def extension() -> ModuleType:
     return _loaded
 
 
-def cache_directory() -> Path:
-    try:
-        return Path(os.environ.get("HMRNN_CACHE") or Path.home() / ".cache" / "hmrnn") / "native"
-    except RuntimeError:  # a user without a home
-        raise Unavailable("there is no home directory to keep it in; set HMRNN_CACHE") from None
-
-
 def _find_or_build() -> ModuleType:
     if platform.machine() not in ("x86_64", "AMD64"):
         raise Unavailable(f"it is built for x86-64 processors only, and this is {platform.machine()}")
     compiler = os.environ.get("CXX", "c++")
-    target = cache_directory() / f"{NAME}-{_key(compiler)}.so"
+    try:
+        folder = cache_directory("native")
+    except OSError as error:
+        raise Unavailable(str(error)) from None
+    target = folder / f"{NAME}-{_key(compiler)}.so"
     try:
         if target.exists():
             return _load(target)

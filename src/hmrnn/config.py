@@ -1,0 +1,222 @@
+"""What can be set: frozen dataclasses, from which the command line, config.json and the docs come.
+
+No torch here: `hmrnn train text --help` reads this file and must be quick.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from tyro.conf import Suppress, arg
+
+Boundary = Literal["step", "sample", "soft"]
+CopyBoundary = Literal["recompute", "hold"]
+RecurrentKind = Literal["hm-lstm", "lstm", "clockwork", "hrnn"]
+BOUNDARIES: tuple[str, ...] = get_args(Boundary)
+COPY_BOUNDARIES: tuple[str, ...] = get_args(CopyBoundary)
+Config = TypeVar("Config")
+
+
+def check_size(name: str, size: int) -> None:
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ValueError(f"{name} must be a whole number from 1; got {size!r}")
+
+
+def check_positive(name: str, value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be positive and finite; got {value}")
+
+
+@dataclass(frozen=True)
+class TextModelConfig:
+    """The shape of a text model."""
+
+    model: RecurrentKind = "hm-lstm"
+    """The recurrent network: the HM-LSTM, or a baseline."""
+    embedding_size: int = 128
+    """Size of the input embedding."""
+    hidden_sizes: tuple[int, ...] = (512, 512, 512)
+    """Units of each layer, the lowest first."""
+    output_size: int = 512
+    """Size of the output embedding."""
+    layer_norm: bool = True
+    """Layer normalisation; the clockwork RNN always has it."""
+    boundary: Boundary = "step"
+    """How an HM-LSTM makes boundaries."""
+    copy_boundary: CopyBoundary = "hold"
+    """What an HM-LSTM's detector does in a COPY step."""
+    boundary_bias: float | tuple[float, ...] = 0.0
+    """Start value of the detectors' biases: one for all, or one for each layer but the last."""
+    slope: Annotated[float, Suppress] = 1.0  # in training the schedule decides
+    """Slope of the detectors."""
+
+    def __post_init__(self) -> None:
+        check_size("embedding_size", self.embedding_size)
+        check_size("output_size", self.output_size)
+
+
+@dataclass(frozen=True)
+class PlantedConfig:
+    """The planted hierarchy: words of letters, phrases of words, and so on, with nothing between them."""
+
+    symbols: int = 1_000_000
+    """About how many symbols to make: the last phrase is not cut."""
+    letters: int = 20
+    """Distinct letters, at most 26."""
+    words: int = 50
+    """Distinct words, and at each higher level as many distinct units."""
+    word_length: tuple[int, int] = (3, 7)
+    """Letters of the shortest and of the longest word."""
+    phrase_length: tuple[int, int] = (2, 4)
+    """Units of the level below in the shortest and in the longest unit of a level."""
+    depth: int = 2
+    """Levels: 1 for words alone, 2 for words and phrases, and so on."""
+    noise: float = 0.0
+    """Share of the symbols that are replaced by a random letter."""
+    seed: int = 0
+    """The same seed plants the same hierarchy."""
+
+    def __post_init__(self) -> None:
+        for name in ("symbols", "words", "depth"):
+            check_size(name, getattr(self, name))
+        if not 2 <= self.letters <= 26:
+            raise ValueError(f"letters must lie between 2 and 26; got {self.letters}")
+        if not 0 <= self.noise <= 1:
+            raise ValueError(f"noise is a share, between 0 and 1; got {self.noise}")
+        for name in ("word_length", "phrase_length"):
+            low, high = getattr(self, name)
+            if not 1 <= low <= high:
+                raise ValueError(f"{name} must be two lengths from 1, the shorter first; got {low} and {high}")
+        for name, kinds in (("word_length", self.letters), ("phrase_length", self.words)):
+            if sum(kinds**length for length in range(getattr(self, name)[0], getattr(self, name)[1] + 1)) < self.words:
+                raise ValueError(f"there are fewer than {self.words} distinct units of {name} {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class TextDataConfig:
+    """The text to learn from."""
+
+    data: str = "builtin"
+    """ptb, text8, enwik8, builtin (no download), planted (made), or a file or a folder of files."""
+    bytes: bool = False
+    """Take a file's bytes as its symbols, not its UTF-8 characters. enwik8 always is."""
+    planted: PlantedConfig = field(default_factory=PlantedConfig)
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How to train."""
+
+    batch_size: int = 64
+    """Contiguous streams that are read side by side (in each process)."""
+    window: int = 100
+    """Steps of truncated backpropagation. The state is carried from one window to the next."""
+    learning_rate: float = 0.002
+    """Of Adam, at the start."""
+    learning_rate_divisor: float = 50.0
+    """The learning rate is divided by this once validation stops improving; when it does so again, training ends."""
+    patience: int = 1
+    """Validations in a row without improvement that count as having stopped."""
+    gradient_clip: float = 1.0
+    """The gradient's norm is cut to this."""
+    slope_per_epoch: float = 0.04
+    """Slope annealing: the slope is 1 + this for each epoch done,"""
+    slope_limit: float = 5.0
+    """but at most this."""
+    validate_every: float = 1.0
+    """Epochs from one validation to the next."""
+    epochs: float = 100.0
+    """Ends after so many epochs,"""
+    minutes: float | None = None
+    """or after so many minutes in all, whichever comes first."""
+    checkpoint_minutes: float = 5.0
+    """Minutes from one checkpoint to the next. There is one at each validation and at the end, too."""
+    seed: int = 0
+    """The same seed gives the same model."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "window", "patience"):
+            check_size(name, getattr(self, name))
+        for name in ("learning_rate", "gradient_clip", "validate_every", "checkpoint_minutes"):
+            check_positive(name, getattr(self, name))
+        for name in ("epochs", "minutes"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise ValueError(f"{name} must not be negative, and finite; got {value}")
+        for name in ("learning_rate_divisor", "slope_limit"):
+            if not 1 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be at least 1, and finite; got {getattr(self, name)}")
+        if not 0 <= self.slope_per_epoch < float("inf"):
+            raise ValueError(f"slope_per_epoch must not be negative, and finite; got {self.slope_per_epoch}")
+
+
+BOUNDS = ("epochs", "minutes", "checkpoint_minutes")  # what may change when a run is resumed: not the numbers
+
+
+@dataclass(frozen=True)
+class TextRunConfig:
+    """All that decides what comes of a training run on text."""
+
+    # name="": on the command line these are --data, --hidden-sizes, --epochs, without a prefix
+    data: Annotated[TextDataConfig, arg(name="")] = field(default_factory=TextDataConfig)
+    model: Annotated[TextModelConfig, arg(name="")] = field(default_factory=TextModelConfig)
+    training: Annotated[TrainingConfig, arg(name="")] = field(default_factory=TrainingConfig)
+
+
+def _wikipedia() -> TextRunConfig:
+    model = TextModelConfig(hidden_sizes=(1024, 1024, 1024), output_size=2048)
+    training = TrainingConfig(batch_size=128, learning_rate=0.001, epochs=20, validate_every=0.25)
+    return TextRunConfig(model=model, training=training)
+
+
+TEXT_PRESETS: Mapping[str, TextRunConfig] = {
+    "small": TextRunConfig(
+        model=TextModelConfig(hidden_sizes=(128, 128, 128), output_size=128),
+        training=TrainingConfig(batch_size=32, learning_rate=0.004, epochs=10, patience=2),
+    ),
+    "ptb": TextRunConfig(),
+    "text8": _wikipedia(),
+    "enwik8": _wikipedia(),
+}
+"""Settings by name: the paper's for its three sets, and one for a laptop."""
+
+
+def from_json(kind: type[Config], content: Any, where: str) -> Config:
+    """A config from what JSON made of it. `where` names it in an error."""
+    if not isinstance(content, dict):
+        raise ValueError(f"{where}: must be an object with settings; got {content!r}")
+    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(content) - set(known))
+    if unknown:
+        raise ValueError(f"{where}: unknown setting {', '.join(unknown)}")
+    values = {}
+    for name, value in content.items():
+        inner = known[name].default_factory
+        if inner is not dataclasses.MISSING and dataclasses.is_dataclass(inner):
+            values[name] = from_json(inner, value, f"{where}: {name}")
+        else:
+            values[name] = tuple(value) if isinstance(value, list) else value
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def differences(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
+    """The settings that differ between two configs of one kind, by name."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for f in fields(one):
+        a, b = getattr(one, f.name), getattr(other, f.name)
+        if dataclasses.is_dataclass(a):
+            found.update(differences(a, b))
+        elif a != b:
+            found[f.name] = (a, b)
+    return found
+
+
+def with_bounds(run: TextRunConfig, bounds: TrainingConfig) -> TextRunConfig:
+    """The run with another end."""
+    return replace(run, training=replace(run.training, **{name: getattr(bounds, name) for name in BOUNDS}))

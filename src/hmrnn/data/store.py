@@ -1,0 +1,236 @@
+"""Files of text as one array of symbol numbers on disk, made once, in bounded memory, and mapped from then on."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from hmrnn.data.text import CODE_POINTS, Numbers, OnUnknown, Symbols, Unit, as_symbols, codes
+from hmrnn.files import cache_directory, write_atomically
+
+FORMAT_VERSION = 1
+CHUNK = 1 << 20
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class TextData:
+    """A text in three parts, as numbers of its symbols."""
+
+    symbols: Symbols
+    numbers: Numbers  # (T,) of all parts, one after the other; usually lies on disk
+    splits: Mapping[str, tuple[int, int]]  # train, valid, test: first and one past the last
+    fingerprint: str  # the same for the same numbers
+
+    def split(self, name: str) -> Numbers:
+        """(T,): the numbers of train, valid, test, or all."""
+        start, end = (0, len(self.numbers)) if name == "all" else self.splits[name]
+        return self.numbers[start:end]
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file to read, perhaps packed."""
+
+    path: Path
+    sha256: str | None = None  # of the content, unpacked: anything else is refused
+    unpack: bool = False
+    strip_lines: bool = False  # white space around each line goes, and each ends in one newline
+
+    def chunks(self) -> Iterator[bytes]:
+        """The content, bit by bit."""
+        digest = hashlib.sha256()
+        with self._reading() as file:
+            pieces: Iterable[bytes] = iter(lambda: file.read(CHUNK), b"")
+            if self.strip_lines:
+                pieces = file
+            for piece in pieces:
+                digest.update(piece)
+                yield piece.strip() + b"\n" if self.strip_lines else piece
+        if self.sha256 is not None and digest.hexdigest() != self.sha256:
+            raise ValueError(
+                f"{self.path}: this is not the published file: its content has sha256 {digest.hexdigest()}, not "
+                f"{self.sha256}; get it again"
+            )
+
+    @contextmanager
+    def _reading(self) -> Iterator[IO[bytes]]:
+        if not self.path.is_file():
+            # A pipe can be read only once, and is read twice here: for its symbols, and for their numbers.
+            raise ValueError(f"{self.path}: {'not a regular file' if self.path.exists() else 'there is no such file'}")
+        try:
+            if self.unpack and self.path.suffix == ".zip":
+                with zipfile.ZipFile(self.path) as archive, archive.open(self.path.stem) as file:
+                    yield file
+            elif self.unpack and self.path.suffix == ".gz":
+                with gzip.open(self.path) as unpacked:
+                    yield cast(IO[bytes], unpacked)
+            else:
+                with self.path.open("rb") as file:
+                    yield file
+        except (zipfile.BadZipFile, gzip.BadGzipFile, EOFError, zlib.error, KeyError) as error:
+            raise ValueError(f"{self.path}: damaged: {error}; get it again") from None
+
+
+Divide = Callable[[Sequence[int]], Mapping[str, tuple[int, int]]]
+
+
+def by_share(counts: Sequence[int]) -> Mapping[str, tuple[int, int]]:
+    """From the symbols of each file: 90 % to train on, 5 % for validation, 5 % for the test, in this order."""
+    total = sum(counts)
+    rest = total // 20
+    return _in_order([total - 2 * rest, rest, rest])
+
+
+def by_file(counts: Sequence[int]) -> Mapping[str, tuple[int, int]]:
+    """The first file to train on, the second for validation, the third for the test."""
+    return _in_order(counts)
+
+
+def _in_order(counts: Sequence[int]) -> Mapping[str, tuple[int, int]]:
+    ends = np.cumsum([0, *counts]).tolist()
+    return {name: (ends[i], ends[i + 1]) for i, name in enumerate(SPLITS)}
+
+
+def from_text(text: str, symbols: Symbols | None = None, on_unknown: OnUnknown = "error") -> TextData:
+    """A text in memory."""
+    symbols = symbols or Symbols.of(text)
+    numbers = symbols.encode(text, on_unknown).numpy()
+    return TextData(symbols, numbers, by_share([len(numbers)]), hashlib.sha256(text.encode()).hexdigest())
+
+
+def from_files(
+    files: Sequence[TextFile],
+    unit: Unit = "character",
+    divide: Divide = by_share,
+    symbols: Symbols | None = None,
+    on_unknown: OnUnknown = "error",
+) -> TextData:
+    """The files, one after the other, from the cache if they are there.
+
+    Symbols are numbered by `symbols`, or else by a table of all that occur in the files.
+    """
+    folder = _folder(files, unit, divide)
+    data = _from_cache(folder)
+    if symbols is not None and (data is None or data.symbols != symbols):
+        folder = _folder(files, unit, divide, symbols.to_json(), on_unknown)
+        data = _from_cache(folder)
+    if data is not None:
+        return data
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        _write(scratch, files, symbols or _symbols_of(files, unit), divide, on_unknown)
+        data = _from_cache(scratch)  # mapped here: what is mapped stays, whatever becomes of the name
+        assert data is not None
+        shutil.rmtree(folder, ignore_errors=True)  # a damaged one
+        with suppress(OSError):  # another process made the same meanwhile
+            scratch.rename(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return data
+
+
+def _folder(files: Sequence[TextFile], unit: Unit, divide: Divide, *more: str) -> Path:
+    """Where the numbers of these files, as they are now, are kept."""
+    asked = [FORMAT_VERSION, unit, divide.__name__, *more]
+    for file in files:
+        status = file.path.stat()
+        asked += [str(file.path.resolve()), status.st_size, status.st_mtime_ns, file.strip_lines, file.unpack]
+    return cache_directory("data") / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
+
+
+def _from_cache(folder: Path) -> TextData | None:
+    """What was kept, or None if nothing was, or if it is not whole."""
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        symbols = Symbols.from_json(meta["symbols"])
+        if (folder / "numbers.bin").stat().st_size != meta["length"] * np.dtype(meta["dtype"]).itemsize:
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    shape = (meta["length"],)
+    numbers = np.memmap(folder / "numbers.bin", meta["dtype"], "r", shape=shape) if shape[0] else np.zeros(0, np.uint8)
+    splits = {name: (start, end) for name, (start, end) in meta["splits"].items()}
+    return TextData(symbols, numbers, splits, meta["fingerprint"])
+
+
+def _symbols_of(files: Sequence[TextFile], unit: Unit) -> Symbols:
+    seen = np.zeros(CODE_POINTS, dtype=bool)
+    for _, piece in _progress("looking for symbols", files, unit):
+        seen[piece] = True
+    if not seen.any():
+        raise ValueError(f"{_names(files)}: empty: there is nothing to learn")
+    return Symbols(tuple(chr(code) for code in np.flatnonzero(seen)), unit)
+
+
+def _write(folder: Path, files: Sequence[TextFile], symbols: Symbols, divide: Divide, on_unknown: OnUnknown) -> None:
+    dtype = next(d for d in (np.uint8, np.uint16, np.uint32) if len(symbols) <= np.iinfo(d).max + 1)
+    counts, read, digest = [0] * len(files), [0] * len(files), hashlib.sha256(symbols.to_json().encode())
+    with (folder / "numbers.bin").open("wb") as out:
+        for i, piece in _progress("numbering symbols", files, symbols.unit):
+            try:
+                numbers = symbols.numbers(piece, on_unknown, read[i]).astype(dtype)
+            except ValueError as error:
+                raise ValueError(f"{files[i].path}: {error}") from None
+            read[i] += len(piece)
+            counts[i] += len(numbers)
+            digest.update(numbers.tobytes())
+            out.write(numbers.tobytes())
+        out.flush()
+        os.fsync(out.fileno())
+    meta: dict[str, Any] = {
+        "symbols": symbols.to_json(),
+        "length": sum(counts),
+        "dtype": np.dtype(dtype).name,
+        "splits": divide(counts),
+        "fingerprint": digest.hexdigest(),
+    }
+    write_atomically(folder / "meta.json", json.dumps(meta))
+
+
+def _progress(what: str, files: Sequence[TextFile], unit: Unit) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """All files as code points, piece by piece, each with the number of its file."""
+    with tqdm(desc=what, unit="sym", unit_scale=True, leave=False, delay=2, disable=not sys.stderr.isatty()) as bar:
+        for i, file in enumerate(files):
+            pieces = map(as_symbols, file.chunks()) if unit == "byte" else _characters(file)
+            for piece in pieces:
+                bar.update(len(piece))
+                yield i, codes(piece)
+
+
+def _characters(file: TextFile) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    fed = 0
+    for chunk in chain(file.chunks(), [b""]):
+        kept = len(decoder.getstate()[0])  # the bytes of a character that the last chunk cut
+        try:
+            yield decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            byte, offset = error.object[error.start], fed - kept + error.start
+            raise ValueError(
+                f"{file.path}: not UTF-8: {error.reason}, byte 0x{byte:02x} at offset {offset} (--bytes reads any file)"
+            ) from None
+        fed += len(chunk)
+
+
+def _names(files: Sequence[TextFile]) -> str:
+    return str(files[0].path) if len(files) == 1 else f"{files[0].path} and {len(files) - 1} more"

@@ -1,0 +1,57 @@
+"""How well a model predicts a text."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from tqdm import tqdm
+
+from hmrnn.config import check_size
+from hmrnn.data.streams import Streams
+from hmrnn.data.text import Numbers
+
+if TYPE_CHECKING:
+    from hmrnn.models import TextModel
+
+AT_ONCE = 8192  # symbols in one call: enough to be quick, and little memory
+
+
+@torch.no_grad()
+def bits_per_character(
+    model: TextModel, numbers: Numbers, streams: int = 1, window: int | None = None, show: bool = False
+) -> float:
+    """The mean of -log2 p(next symbol), from the second symbol on, with the state carried along, in constant memory.
+
+    With one stream, the text is read from its start to its end: exact. More are quicker, and each but the first starts
+    in the middle of the text without a past. `show` draws a progress bar, if there is a terminal.
+    """
+    if len(numbers) < 2:
+        raise ValueError(f"text must have at least 2 symbols, one to predict from the other; got {len(numbers)}")
+    check_size("streams", streams)
+    rows = Streams.to_evaluate(numbers, min(streams, len(numbers) - 1))
+    window = window or max(1, AT_ONCE // streams)
+    check_size("window", window)
+    device = model.embedding.weight.device
+    generator = torch.Generator(device).manual_seed(0)  # for sampled boundaries: the same answer every time
+    nats, state = 0.0, None
+    with tqdm(total=len(numbers) - 1, unit="sym", unit_scale=True, leave=False, disable=not show_bar(show)) as bar:
+        for start in range(0, rows.steps, window):
+            end = min(start + window, rows.steps)
+            lengths = rows.lengths(start, end)
+            given = model.boundaries_of(rows, start, end)
+            short = lengths if int(lengths.min()) < end - start else None
+            symbols = rows.read(start, end + 1).to(device)
+            out, state = model(symbols[:-1], state, short, given, generator=generator)
+            losses = F.cross_entropy(out.logits.float().flatten(0, 1), symbols[1:].flatten(), reduction="none")
+            counted = torch.arange(end - start).unsqueeze(1) < lengths
+            nats += losses.view(end - start, -1).double()[counted.to(device)].sum().item()
+            bar.update(int(lengths.sum()))
+    return nats / math.log(2) / (len(numbers) - 1)
+
+
+def show_bar(wanted: bool) -> bool:
+    return wanted and sys.stderr.isatty()

@@ -1,0 +1,105 @@
+"""A run's directory: what training leaves there, and how it goes on from it."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hmrnn.config import TextDataConfig, TextRunConfig, TrainingConfig, from_json
+from hmrnn.files import write_atomically
+from hmrnn.models import TextModel, read_config
+
+FORMAT_VERSION = 1
+RESUMABLE = "training.pt"
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """No other process trains into this directory meanwhile. The lock ends with the process, however that ends."""
+    import fcntl  # not on every system that can import this file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{directory}: another process is training into this run") from None
+        yield
+
+
+def check_new(directory: Path) -> None:
+    if (directory / RESUMABLE).exists():
+        raise ValueError(
+            f"{directory} already holds a run: --resume {directory} goes on with it, or choose another --out"
+        )
+
+
+def save_run(directory: Path, model: TextModel, run: TextRunConfig, fingerprint: str, progress: dict[str, Any]) -> None:
+    """Writes a checkpoint. What is resumed from is one file, written last: it is there, whole, or the one before is."""
+    save_model(directory, model, run, fingerprint)
+    buffer = io.BytesIO()
+    torch.save({"format_version": FORMAT_VERSION, **progress}, buffer)
+    write_atomically(directory / RESUMABLE, buffer.getvalue())
+
+
+def save_model(directory: Path, model: TextModel, run: TextRunConfig, fingerprint: str) -> None:
+    model.save_pretrained(directory, data=asdict(run.data), training=asdict(run.training), fingerprint=fingerprint)
+
+
+def load_run(directory: Path) -> tuple[TextRunConfig, str]:
+    """The settings of a run, and the fingerprint of its data."""
+    model, notes = read_config(directory)
+    where = directory / "config.json"
+    if set(notes) != {"data", "training", "fingerprint"}:
+        raise ValueError(f"{where}: this is a model, not a training run: it does not say how it was trained")
+    run = TextRunConfig(
+        from_json(TextDataConfig, notes["data"], f"{where}: data"),
+        model,
+        from_json(TrainingConfig, notes["training"], f"{where}: training"),
+    )
+    return run, str(notes["fingerprint"])
+
+
+def load_progress(directory: Path) -> dict[str, Any]:
+    """What `save_run` was given. Nothing in the file is executed."""
+    path = directory / RESUMABLE
+    if not path.exists():
+        raise ValueError(f"{directory}: there is no {RESUMABLE}, so there is nothing to resume; start a run with --out")
+    try:
+        progress = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise ValueError(f"{path}: damaged, or not written by hmrnn: {str(error).splitlines()[0]}") from None
+    if not isinstance(progress, dict) or progress.pop("format_version", None) != FORMAT_VERSION:
+        raise ValueError(f"{path}: not a checkpoint of format_version {FORMAT_VERSION}")
+    return progress
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Files that a killed process was just writing."""
+    for folder in (directory, directory / "best"):
+        for path in folder.glob(".*.*"):
+            if path.name.split(".")[1] in ("training", "model", "config", "symbols", "metrics"):
+                path.unlink(missing_ok=True)
+
+
+def forget_after(path: Path, update: int) -> None:
+    """Drops what metrics.jsonl says of updates after this one: they will be made again."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # a line that a killed process was just writing
+        if record["update"] <= update:
+            kept.append(line + "\n")
+    write_atomically(path, "".join(kept))

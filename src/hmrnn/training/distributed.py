@@ -1,0 +1,73 @@
+"""This process among those that train together: one alone, or those that torchrun started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclass(frozen=True)
+class Processes:
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one process that writes."""
+        return self.rank == 0
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """The module with gradients that are averaged over all processes."""
+        return module if self.world == 1 else DistributedDataParallel(module)
+
+    def sum(self, values: list[float]) -> list[float]:
+        """Each value summed over all processes."""
+        if self.world == 1:
+            return values
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total)
+        return [float(value) for value in total]
+
+    def of_first(self, value: float) -> float:
+        """The first process's value."""
+        shared = torch.tensor([value], dtype=torch.float64)
+        if self.world > 1:
+            dist.broadcast(shared, src=0)
+        return float(shared)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """(n, …) of each process -> (world * n, …), in the order of the processes."""
+        if self.world == 1:
+            return rows
+        parts = [torch.empty_like(rows, memory_format=torch.contiguous_format) for _ in range(self.world)]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
+    def own(self, rows: Tensor) -> Tensor:
+        """(world * n, …) -> (n, …): this process's part of what `gather` made."""
+        return rows.chunk(self.world)[self.rank].clone()
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.world > 1:
+            dist.barrier()
+
+
+@contextmanager
+def joined() -> Iterator[Processes]:
+    """Joins the processes that torchrun started, if it did."""
+    if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
+        yield Processes()
+        return
+    dist.init_process_group("gloo")
+    try:
+        yield Processes(dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,281 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from hmrnn.boundary import SlopeSchedule
+from hmrnn.config import TextRunConfig
+from hmrnn.sequence import HMLSTMState
+from hmrnn.training.checkpoint import save_model, save_run
+from hmrnn.training.distributed import Processes
+from hmrnn.training.metrics import CollapseWatch, Reporter
+from hmrnn.training.schedules import LearningRate
+from hmrnn.training.text import TextTask, in_bits
+
+INTERRUPTED = "interrupted"
+GIVE_UP = 20  # updates in a row that gave no finite loss and gradient
+
+
+class Diverged(ValueError):
+    """Training can't go on: losses or gradients are not finite any more."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What came of one update."""
+
+    bits: float
+    rates: list[float]  # how often each detector fired
+    gradient_norm: float
+    applied: bool  # False if the loss or the gradient was not finite
+    # What the processes agreed upon:
+    interrupted: bool  # one of them was asked to stop
+    over: bool  # the time is over, by the first one's clock
+    checkpoint: bool  # a checkpoint is due, by the first one's clock
+
+
+class Training:
+    """A run in progress: all that the next update depends on."""
+
+    def __init__(self, task: TextTask, run: TextRunConfig, fingerprint: str, processes: Processes) -> None:
+        self.task, self.run, self.config, self.fingerprint = task, run, run.training, fingerprint
+        self.processes = processes
+        self.parameters = [p for p in task.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.learning_rate, fused=True)
+        self.rate = LearningRate(self.config)
+        self.slope = SlopeSchedule(self.config.slope_per_epoch, self.config.slope_limit)
+        self.watch = CollapseWatch(task.model.rnn.num_layers - 1 if run.model.model == "hm-lstm" else 0)
+        self.generator = torch.Generator().manual_seed(self.config.seed + processes.rank)
+        self.update = 0  # how many are done
+        self.skipped = 0  # of those, how many were not applied
+        self.skipped_in_a_row = 0
+        self.minutes = 0.0
+        self.best = math.inf  # of all validations, in bits
+
+    @property
+    def epoch(self) -> float:
+        return self.update / self.task.updates_per_epoch
+
+    @property
+    def last_update(self) -> int:
+        return math.ceil(self.config.epochs * self.task.updates_per_epoch)
+
+    @property
+    def validation_due(self) -> bool:
+        return self.update % max(1, round(self.config.validate_every * self.task.updates_per_epoch)) == 0
+
+    @property
+    def share(self) -> float:
+        """How much of the run is behind us."""
+        done = self.update / max(1, self.last_update)
+        return done if self.config.minutes is None else max(done, self.minutes / max(self.config.minutes, 1e-9))
+
+    @property
+    def over(self) -> bool:
+        return self.config.minutes is not None and self.minutes >= self.config.minutes
+
+    def make_update(self, stop: bool, checkpoint: bool) -> Update:
+        """One step of truncated backpropagation and of Adam. `stop` and `checkpoint` are this process's wishes."""
+        model = self.task.model
+        model.rnn.slope = self.slope(self.update // self.task.updates_per_epoch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate.value
+        loss, rates = self.task.loss(self.update, self.generator)
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip))
+        wishes = [stop, self.over and self.processes.first, checkpoint and self.processes.first]
+        sums = self.processes.sum([loss.item(), *rates.tolist(), *map(float, wishes)])
+        mean_loss, *mean_rates = (value / self.processes.world for value in sums[:-3])
+        # Every process sees the same sums and, after averaging, the same gradient: all decide alike.
+        applied = math.isfinite(mean_loss) and math.isfinite(norm)
+        if applied:
+            self.optimizer.step()
+            model.rnn.constrain_detectors()
+        else:
+            self.task.forget()
+        self.skipped += not applied
+        self.skipped_in_a_row = 0 if applied else self.skipped_in_a_row + 1
+        self.update += 1
+        interrupted, over, checkpoint = (value > 0 for value in sums[-3:])
+        return Update(in_bits(mean_loss), mean_rates, norm, applied, interrupted, over, checkpoint)
+
+    def validate(self) -> tuple[float, bool]:
+        """Bits per character, and whether that is the best so far."""
+        own = self.task.validate(show=True) if self.processes.first else 0.0
+        bits = self.processes.of_first(own)
+        improved = bits < self.best
+        self.best = min(bits, self.best) if math.isfinite(bits) else self.best
+        return bits, improved
+
+    def save(self, directory: Path) -> None:
+        progress = self.state_dict()  # by all processes: it gathers
+        if self.processes.first:
+            save_run(directory, self.task.model, self.run, self.fingerprint, progress)
+
+    def save_best(self, directory: Path) -> None:
+        if self.processes.first:
+            save_model(directory / "best", self.task.model, self.run, self.fingerprint)
+
+    def state_dict(self) -> dict[str, Any]:
+        state, gather = self.task.state, self.processes.gather
+        return {
+            "update": self.update,
+            "skipped": self.skipped,
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "minutes": self.minutes,
+            "best": self.best,
+            "model": self.task.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "rate": self.rate.state_dict(),
+            "watch": {"since": self.watch.since, "warned": self.watch.warned},
+            "random": gather(self.generator.get_state().unsqueeze(0)),
+            "recurrent": None
+            if state is None
+            else {
+                "h": [gather(h) for h in state.h],
+                "c": [gather(c) for c in state.c],
+                "z": gather(state.z),
+            },
+            "machine": self.machine(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.update, self.minutes, self.best = state["update"], state["minutes"], state["best"]
+        self.skipped, self.skipped_in_a_row = state["skipped"], state["skipped_in_a_row"]
+        self.task.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.rate.load_state_dict(state["rate"])
+        self.watch.since, self.watch.warned = state["watch"]["since"], state["watch"]["warned"]
+        own, recurrent = self.processes.own, state["recurrent"]
+        self.generator.set_state(own(state["random"])[0])
+        if recurrent is not None:
+            h, c = (tuple(own(rows) for rows in recurrent[name]) for name in ("h", "c"))
+            self.task.state = HMLSTMState(h, c, own(recurrent["z"]))
+
+    def machine(self) -> dict[str, Any]:
+        """What must be the same for a resumed run to give the same bits."""
+        engine = getattr(self.task.model.rnn, "engine", "torch")
+        return {"engine": engine, "threads": torch.get_num_threads(), "torch": str(torch.__version__)}
+
+
+def train(training: Training, directory: Path, reporter: Reporter) -> str:
+    """Trains to the end, or until it is told to stop. Says why it ended."""
+    config, before = training.config, training.minutes
+    start = saved = time.monotonic()
+    speed = 0.0  # symbols a second, a running mean
+    ended = end_of(training) or ("the time is over" if training.over else "")
+    with stop_signals() as stop:
+        while not ended:
+            began = time.monotonic()
+            done = training.make_update(stop.asked, began - saved > 60 * config.checkpoint_minutes)
+            now = time.monotonic()
+            training.minutes = before + (now - start) / 60
+            speed += (training.task.symbols_per_update / (now - began) - speed) * (0.05 if speed else 1.0)
+            report(training, done, speed, reporter)
+            if training.validation_due:
+                bits, improved = training.validate()
+                training.rate.after(bits)
+                tell_validation(training, bits, improved, reporter)
+                if improved:
+                    training.save_best(directory)
+            ended = INTERRUPTED if done.interrupted else end_of(training) or ("the time is over" if done.over else "")
+            if done.checkpoint or training.validation_due or ended:
+                training.minutes = before + (time.monotonic() - start) / 60
+                training.save(directory)
+                saved = time.monotonic()
+        if ended != INTERRUPTED and not training.validation_due:
+            # Not part of the schedule: had the run gone on, it would not have been made.
+            bits, improved = training.validate()
+            tell_validation(training, bits, improved, reporter)
+            if improved:
+                training.save_best(directory)
+                training.save(directory)
+    return ended
+
+
+def end_of(training: Training) -> str:
+    """Why training is over, or nothing."""
+    if training.skipped_in_a_row >= GIVE_UP:
+        raise Diverged(
+            f"{GIVE_UP} updates in a row gave a loss or a gradient that is not finite (the last was update "
+            f"{training.update}). The weights on disk are good. Try a lower --learning-rate"
+        )
+    if training.rate.finished:
+        return "validation has stopped improving"
+    return "all epochs are done" if training.update >= training.last_update else ""
+
+
+def report(training: Training, done: Update, speed: float, reporter: Reporter) -> None:
+    """An update's news."""
+    if not done.applied:
+        reporter.say(
+            f"update {training.update}: not applied, since the loss ({done.bits:g} bits) or the gradient's norm "
+            f"({done.gradient_norm:g}) is not finite ({training.skipped} so far)"
+        )
+    for warning in training.watch.see(done.rates):
+        reporter.say(f"warning: {warning}")
+    reporter.record(
+        update=training.update,
+        epoch=training.epoch,
+        bits=done.bits,
+        rates=done.rates,
+        gradient_norm=done.gradient_norm,
+        slope=training.task.model.rnn.slope,
+        learning_rate=training.rate.value,
+        skipped=training.skipped,
+        symbols_per_second=speed,
+        minutes=training.minutes,
+    )
+    rates = " ".join(f"{rate:.2f}" for rate in done.rates)
+    fired = f", boundaries {rates}" if rates else ""
+    reporter.progress(
+        training.share, f"epoch {training.epoch:.2f}, {done.bits:.3f} bits, {speed:,.0f} symbols/s{fired}"
+    )
+
+
+def tell_validation(training: Training, bits: float, improved: bool, reporter: Reporter) -> None:
+    reporter.record(
+        update=training.update, epoch=training.epoch, valid_bits=bits, best_bits=training.best, minutes=training.minutes
+    )
+    reporter.say(
+        f"epoch {training.epoch:.2f}, update {training.update}, {training.minutes:.1f} min: validation {bits:.4f} bits "
+        f"per character{', the best so far' if improved else ''}; learning rate {training.rate.value:g}"
+    )
+
+
+@dataclass
+class Stop:
+    asked: bool = False
+
+
+@contextmanager
+def stop_signals() -> Iterator[Stop]:
+    """Ctrl-C and SIGTERM ask for a stop after the update at hand; a second Ctrl-C stops at once."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # signals belong to the main thread
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,105 @@
+"""What a run tells while it goes on: a progress bar, metrics.jsonl, TensorBoard, warnings."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tqdm import tqdm
+
+RARE, OFTEN, LONG = 0.005, 0.995, 200
+ADVICE = {
+    "never": "its layer and those above get nothing to do. Try another --seed or a higher --boundary-bias",
+    "always": "there is no hierarchy above it. Try another --seed or a lower --boundary-bias",
+}
+
+
+class CollapseWatch:
+    """Notices a detector that has stopped deciding: one warning each."""
+
+    def __init__(self, detectors: int) -> None:
+        self.since = [0] * detectors  # updates for which it has been stuck
+        self.warned = [False] * detectors
+
+    def see(self, rates: Sequence[float]) -> list[str]:
+        """Takes note of how often each detector fired in an update, and gives the warnings that are due."""
+        warnings = []
+        for l, rate in enumerate(rates):
+            stuck = rate < RARE or rate > OFTEN
+            self.since[l] = self.since[l] + 1 if stuck else 0
+            if self.since[l] >= LONG and not self.warned[l]:
+                self.warned[l] = True
+                how = "never" if rate < RARE else "always"
+                warnings.append(
+                    f"the detector of layer {l + 1} has fired almost {how} ({rate:.1%} of steps) for {LONG} updates: "
+                    f"{ADVICE[how]}; see docs/deviations.md"
+                )
+        return warnings
+
+
+class Reporter:
+    """Where a run's news goes. Only the first process has any."""
+
+    def __init__(self, directory: Path, active: bool, tensorboard: bool, done: float) -> None:
+        self.active = active
+        self.metrics = (directory / "metrics.jsonl").open("a", encoding="utf-8") if active else None
+        self.board = board(directory / "tensorboard") if tensorboard and active else None
+        self.done = min(done, 1.0)
+        self.bar: tqdm[Any] = tqdm(
+            total=1.0,
+            initial=self.done,
+            bar_format="{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining}{postfix}",
+            disable=not (active and sys.stderr.isatty()),
+        )
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.bar.close()
+        if self.metrics is not None:
+            self.metrics.close()
+        if self.board is not None:
+            self.board.close()
+
+    def say(self, line: str) -> None:
+        """A line for the user."""
+        if self.active:
+            tqdm.write(line, file=sys.stderr)
+
+    def progress(self, done: float, text: str) -> None:
+        """`done` is the share of the run that is behind us."""
+        self.bar.set_postfix_str(text, refresh=False)
+        self.bar.update(max(0.0, min(done, 1.0) - self.done))
+        self.done = max(self.done, min(done, 1.0))
+
+    def record(self, **values: Any) -> None:
+        """A line of metrics.jsonl, on disk at once; a number that is not finite is null."""
+        if self.metrics is None:
+            return
+        self.metrics.write(json.dumps({name: finite(value) for name, value in values.items()}) + "\n")
+        self.metrics.flush()
+        if self.board is not None:
+            update = values["update"]
+            for name, value in values.items():
+                for i, number in enumerate(value if isinstance(value, list) else [value]):
+                    self.board.add_scalar(f"{name}/{i + 1}" if isinstance(value, list) else name, number, update)
+
+
+def finite(value: Any) -> Any:
+    """JSON knows neither NaN nor infinity."""
+    return None if isinstance(value, float) and not abs(value) < float("inf") else value
+
+
+def board(directory: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError("--tensorboard needs the package tensorboard: pip install 'hmrnn[tensorboard]'") from None
+    return SummaryWriter(str(directory))

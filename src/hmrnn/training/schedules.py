@@ -1,0 +1,40 @@
+"""What changes in the course of training by a rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hmrnn.config import TrainingConfig
+
+
+@dataclass
+class LearningRate:
+    """Divided once when validation stops improving; when it stops again, training is finished."""
+
+    config: TrainingConfig
+    best: float = float("inf")
+    stale: int = 0  # validations since the best
+    divided: bool = False
+    finished: bool = False
+
+    @property
+    def value(self) -> float:
+        return self.config.learning_rate / (self.config.learning_rate_divisor if self.divided else 1.0)
+
+    def after(self, validation: float) -> None:
+        """Takes note of a validation: less is better. One that is not a number is none."""
+        if validation < self.best:
+            self.best, self.stale = validation, 0
+            return
+        self.stale += 1
+        if self.stale >= self.config.patience:
+            self.finished = self.divided
+            self.divided, self.stale = True, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "stale": self.stale, "divided": self.divided, "finished": self.finished}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.stale = state["best"], state["stale"]
+        self.divided, self.finished = state["divided"], state["finished"]

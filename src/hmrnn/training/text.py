@@ -1,0 +1,81 @@
+"""Next-symbol prediction as a task to train on: the loss of each window of the text, and validation."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hmrnn.config import TextRunConfig
+from hmrnn.data.store import TextData
+from hmrnn.data.streams import Streams
+from hmrnn.evaluation import bits_per_character
+from hmrnn.models import TextModel
+from hmrnn.sequence import HMLSTMState
+from hmrnn.training.distributed import Processes
+
+VALIDATION_STREAMS = 64
+
+
+class Objective(nn.Module):
+    """The model and its loss in one module: distributed training hooks into its forward pass."""
+
+    def __init__(self, model: TextModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, symbols: Tensor, state: HMLSTMState | None, given: Tensor | None, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, HMLSTMState]:
+        """symbols: (T + 1, B). The mean loss in nats, how often each detector fired (L-1,), and the state after."""
+        out, state = self.model(symbols[:-1], state, boundaries=given, generator=generator)
+        loss = F.cross_entropy(out.logits.flatten(0, 1), symbols[1:].flatten())
+        return loss, out.rnn.z.detach().mean((0, 1)), state
+
+
+class TextTask:
+    """Contiguous streams, one for each batch row, window by window, with the state carried along within an epoch."""
+
+    def __init__(self, model: TextModel, data: TextData, run: TextRunConfig, processes: Processes) -> None:
+        self.model = model
+        self.window = run.training.window
+        self.valid = data.split("valid")
+        train, rows = data.split("train"), run.training.batch_size * processes.world
+        self.streams = Streams.to_train(train, run.training.batch_size, processes.rank, processes.world)
+        self.updates_per_epoch = self.streams.steps // self.window
+        if self.updates_per_epoch == 0 or len(self.valid) < 2:
+            raise ValueError(
+                f"{run.data.data}: too short: {len(train):,} symbols to train on and {len(self.valid):,} to validate, "
+                f"but {rows} streams of one window of {self.window} steps take {rows * self.window + 1:,}, "
+                "and validation 2. Give more text, or a smaller --batch-size or --window"
+            )
+        if len(data.symbols) < 2:
+            raise ValueError(f"{run.data.data}: all symbols are the same: there is nothing to predict")
+        self.symbols_per_update = rows * self.window
+        self.objective = processes.wrap(Objective(model))
+        self.state: HMLSTMState | None = None
+
+    def loss(self, update: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The mean loss of an update's window, in bits, and how often each detector fired."""
+        start = update % self.updates_per_epoch * self.window
+        end = start + self.window
+        state = None if start == 0 else self.state
+        given = self.model.boundaries_of(self.streams, start, end)
+        loss, rates, state = self.objective(self.streams.read(start, end + 1), state, given, generator)
+        self.state = state.detach()
+        return loss, rates
+
+    def validate(self, show: bool) -> float:
+        """Bits per character of the validation part, read as many streams."""
+        streams = min(VALIDATION_STREAMS, max(1, len(self.valid) // 500))
+        return bits_per_character(self.model, self.valid, streams, show=show)
+
+    def forget(self) -> None:
+        """Starts the streams' next window without a past."""
+        self.state = None
+
+
+def in_bits(nats: float) -> float:
+    return nats / math.log(2)
