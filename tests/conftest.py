@@ -1,8 +1,33 @@
 import os
+import tempfile
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from hmrnn.files import cache_directory
 
 # The same examples on every run of CI, so that a red run can be repeated; a fresh search when one asks for it.
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("search", parent=settings.get_profile("repeatable"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache():
+    """Texts are cached in a folder that goes when the tests end; the built engine stays where it is."""
+    native = cache_directory("native")
+    native.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        (Path(folder) / "native").symlink_to(native)
+        patch.setenv("HMRNN_CACHE", folder)
+        yield
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The paper's sets, which belong to others: where they are not at hand, what needs them is skipped."""
+    folder = Path(os.environ.get("HMRNN_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not (folder / "ptb").is_dir():
+        pytest.skip(f"the published sets are not in {folder} (HMRNN_DATA)")
+    return folder

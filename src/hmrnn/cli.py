@@ -25,17 +25,17 @@ app.command(train, name="train", help="Train a model, or go on training it.")
 
 
 @app.command(name="demo")
-def demo(out: Path = Path("demo"), updates: int = 300, seed: int = 0) -> None:
+def demo(out: Path = Path("demo"), epochs: float = 8.0, seed: int = 0) -> None:
     """Train a small model on the built-in text (no download), score it, and print the segments that it found.
 
     Args:
-        out: Directory to save the model in.
-        updates: How many training updates to make.
+        out: Directory for the run. If the demo was stopped, or is to have more epochs, it goes on there.
+        epochs: How often to read the text.
         seed: The same seed gives the same model.
     """
     from hmrnn.demo import demo
 
-    demo(out, updates, seed)
+    demo(out, epochs, seed)
 
 
 @dataclass(frozen=True)

@@ -46,10 +46,7 @@ def train(
     """Trains, and tells how it ended."""
     run = replace(run, data=at_home(run.data))
     if resume is not None:
-        for name, (asked, was) in differences(run, run_settings(resume)).items():
-            if name not in BOUNDS:
-                flag = name.replace("_", "-")
-                raise UsageError(f"--{flag} {asked} contradicts the run in {resume}, which has {was}")
+        refuse_contradictions(run, resume)
     directory = resume or out
     assert directory is not None
     outcome = train_text(
@@ -69,6 +66,13 @@ def train(
         )
     if outcome.ended == INTERRUPTED:
         raise KeyboardInterrupt
+
+
+def refuse_contradictions(run: TextRunConfig, directory: Path) -> None:
+    """A run is resumed with the settings that it has. Only its end may be set anew."""
+    for name, (asked, was) in differences(run, run_settings(directory)).items():
+        if name not in BOUNDS:
+            raise UsageError(f"--{name.replace('_', '-')} {asked} contradicts the run in {directory}, which has {was}")
 
 
 def at_home(data: TextDataConfig) -> TextDataConfig:

@@ -2,75 +2,53 @@
 
 from __future__ import annotations
 
-import math
-import sys
+from dataclasses import replace
 from pathlib import Path
 
-import torch
-import torch.nn.functional as F
-from tqdm import tqdm
-
-from hmrnn.config import TextModelConfig
-from hmrnn.data.corpora import builtin_text
-from hmrnn.data.text import Symbols
+from hmrnn.baselines.ngram import NGram
+from hmrnn.commands import load_model, refuse_contradictions
+from hmrnn.config import TEXT_PRESETS
+from hmrnn.data.corpora import load_text
+from hmrnn.evaluation import bits_per_character
+from hmrnn.generation import generate
 from hmrnn.models import TextModel
-from hmrnn.sequence import HMLSTMState
+from hmrnn.structure.marks import legend, mark
+from hmrnn.training.checkpoint import RESUMABLE
+from hmrnn.training.loop import INTERRUPTED
+from hmrnn.training.run import train_text
 
-BATCH, WINDOW, HELD_OUT, SHOWN = 32, 50, 20_000, 400
-MARKS = ("|", "‖")
-
-
-def demo(out: Path, updates: int, seed: int) -> None:
-    """Trains on all but the end of the built-in text, prints bits per character and segments of the rest, and saves."""
-    out.mkdir(parents=True, exist_ok=True)  # before the work, not after it, if it can't be done
-    torch.manual_seed(seed)
-    text = builtin_text()
-    training, held_out = text[:-HELD_OUT], text[-HELD_OUT:]
-    model = TextModel(Symbols.of(text), TextModelConfig(hidden_sizes=(96, 96, 96), output_size=96))
-    print(f"{len(training):,} characters to train on, {len(held_out):,} held out, {len(model.symbols)} symbols")
-    train(model, training, updates)
-    print(f"bits per character, held out: {model.bits_per_character(held_out):.3f}")
-    print(f"without any context:          {unigram_bits(training, held_out):.3f}")
-    model.save_pretrained(out)
-    print(f"the model is in {out}; segments that it sees end, {MARKS[0]} in layer 1, {MARKS[1]} in layer 2 too:\n")
-    print(marked(model, held_out[:SHOWN]))
+SHOWN = 400
 
 
-def train(model: TextModel, text: str, updates: int) -> None:
-    """Truncated backpropagation over contiguous streams, one for each batch row, with the state carried along."""
-    symbols = model.symbols.encode(text)
-    streams = symbols[: len(symbols) // BATCH * BATCH].view(BATCH, -1).T  # (time, batch)
-    windows = (len(streams) - 1) // WINDOW
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.004)
-    state: HMLSTMState | None = None
-    progress = tqdm(range(updates), unit="update", disable=not sys.stderr.isatty())
-    for update in progress:
-        start = update % windows * WINDOW
-        state = None if start == 0 or state is None else state.detach()
-        out, state = model(streams[start : start + WINDOW], state)
-        loss = F.cross_entropy(out.logits.flatten(0, 1), streams[start + 1 : start + WINDOW + 1].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        model.rnn.constrain_detectors()
-        rates = " / ".join(f"{rate:.2f}" for rate in out.rnn.z.detach().mean((0, 1)))
-        progress.set_postfix_str(f"{loss.item() / math.log(2):.2f} bits, boundaries {rates}")
+def demo(out: Path, epochs: float, seed: int) -> None:
+    """Trains, scores the test part against a 5-gram model, and prints segments. If it was run before, goes on there."""
+    small = TEXT_PRESETS["small"]
+    run = replace(small, training=replace(small.training, epochs=epochs, seed=seed))
+    resume = (out / RESUMABLE).exists()
+    if resume:
+        refuse_contradictions(run, out)
+    if train_text(run, out, resume=resume).ended == INTERRUPTED:
+        raise KeyboardInterrupt
+
+    model = load_model(out, "best")
+    data = load_text(run.data)
+    train, test = (data.symbols.text(data.split(name)) for name in ("train", "test"))
+    print(f"{bits_per_character(model, data.split('test')):.3f} bits per character on {len(test):,} that it never saw")
+    counted = NGram(train, order=5, alphabet=len(data.symbols)).bits_per_character(test)
+    print(f"{counted:.3f} for a 5-gram model that counted the same text")
+    print(f"\nWhere it sees segments end: {legend(model.rnn.num_layers - 1)}.\n")
+    print(marked(model, test[:SHOWN]))
+    print(
+        f"""
+The run is in {out}. What to try next:
+  hmrnn generate {out} --prompt "The value of" --show-boundaries
+  hmrnn eval {out} --split valid
+  hmrnn train text --data YOUR-FILE.txt --minutes 10 --out runs/mine
+  hmrnn train text --data planted --model lstm --out runs/baseline"""
+    )
 
 
-def unigram_bits(training: str, held_out: str) -> float:
-    """Bits per character of a model that knows only how frequent each symbol is."""
-    counts = {symbol: 1 for symbol in {*training, *held_out}}
-    for symbol in training:
-        counts[symbol] += 1
-    total = sum(counts.values())
-    return sum(math.log2(total / counts[symbol]) for symbol in held_out) / len(held_out)
-
-
-@torch.no_grad()
 def marked(model: TextModel, text: str) -> str:
-    """The text with a mark after each symbol on which a segment ends: that of the highest layer where one does."""
-    out, _ = model(model.symbols.encode(text).unsqueeze(1))
-    z = out.rnn.z[:, 0]
-    ends = (z * torch.arange(1, z.shape[1] + 1)).amax(-1).long().tolist()
-    return "".join(symbol + (MARKS[end - 1] if end else "") for symbol, end in zip(text, ends, strict=True))
+    """The text with a mark after each symbol on which a segment ends."""
+    read = generate(model, text, max_new=0)
+    return "".join(symbol + mark(seen.z) for symbol, seen in zip(text, read, strict=True))
