@@ -7,13 +7,13 @@ import json
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hmrnn.config import TextDataConfig, TextRunConfig, TrainingConfig, from_json
+from hmrnn.config import TextDataConfig, TextModelConfig, TextRunConfig, TrainingConfig, from_json
 from hmrnn.files import write_atomically
 from hmrnn.models import TextModel, read_config
 
@@ -62,7 +62,7 @@ def load_run(directory: Path) -> tuple[TextRunConfig, str]:
         raise ValueError(f"{where}: this is a model, not a training run: it does not say how it was trained")
     run = TextRunConfig(
         from_json(TextDataConfig, notes["data"], f"{where}: data"),
-        model,
+        replace(model, slope=TextModelConfig.slope),  # the schedule's, not a setting
         from_json(TrainingConfig, notes["training"], f"{where}: training"),
     )
     return run, str(notes["fingerprint"])
@@ -75,8 +75,9 @@ def load_progress(directory: Path) -> dict[str, Any]:
         raise ValueError(f"{directory}: there is no {RESUMABLE}, so there is nothing to resume; start a run with --out")
     try:
         progress = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise ValueError(f"{path}: damaged, or not written by hmrnn: {str(error).splitlines()[0]}") from None
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path}: damaged, or not written by hmrnn: {reason}") from None
     if not isinstance(progress, dict) or progress.pop("format_version", None) != FORMAT_VERSION:
         raise ValueError(f"{path}: not a checkpoint of format_version {FORMAT_VERSION}")
     return progress

@@ -69,5 +69,6 @@ def joined() -> Iterator[Processes]:
     dist.init_process_group("gloo")
     try:
         yield Processes(dist.get_rank(), dist.get_world_size())
+        dist.barrier()  # a process that leaves while another still talks to it may end in an abort
     finally:
         dist.destroy_process_group()

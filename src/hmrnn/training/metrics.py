@@ -28,7 +28,7 @@ class CollapseWatch:
     def see(self, rates: Sequence[float]) -> list[str]:
         """Takes note of how often each detector fired in an update, and gives the warnings that are due."""
         warnings = []
-        for l, rate in enumerate(rates):
+        for l, rate in enumerate(rates[: len(self.since)]):
             stuck = rate < RARE or rate > OFTEN
             self.since[l] = self.since[l] + 1 if stuck else 0
             if self.since[l] >= LONG and not self.warned[l]:
@@ -46,8 +46,8 @@ class Reporter:
 
     def __init__(self, directory: Path, active: bool, tensorboard: bool, done: float) -> None:
         self.active = active
-        self.metrics = (directory / "metrics.jsonl").open("a", encoding="utf-8") if active else None
         self.board = board(directory / "tensorboard") if tensorboard and active else None
+        self.metrics = (directory / "metrics.jsonl").open("a", encoding="utf-8") if active else None
         self.done = min(done, 1.0)
         self.bar: tqdm[Any] = tqdm(
             total=1.0,

@@ -8,6 +8,8 @@ namespace hmrnn {
 
 namespace {
 
+constexpr int64_t kWorthThreads = 1 << 17;  // multiply-adds
+
 template <typename T>
 class Step {
  public:
@@ -77,7 +79,8 @@ class Step {
     const Weights& w = in_.weights[l];
     const int64_t size = w.U.size(0), M = events_.size();
     s_.resize(M * size);
-    const int threads = at::get_num_threads();
+    // Waking threads takes some microseconds, and milliseconds where another process has their core.
+    const int threads = M * w.U.numel() < kWorthThreads ? 1 : at::get_num_threads();
 #pragma omp parallel num_threads(threads)
     {
       const Share units(size, omp_get_thread_num(), omp_get_num_threads());
