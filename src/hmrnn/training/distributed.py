@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,6 +70,9 @@ def joined() -> Iterator[Processes]:
     dist.init_process_group("gloo")
     try:
         yield Processes(dist.get_rank(), dist.get_world_size())
-        dist.barrier()  # a process that leaves while another still talks to it may end in an abort
+        dist.barrier()
+        # Wrapped modules lie in cycles of references, and keep the group's threads alive. Those must end before the
+        # interpreter does: a thread that then still has a tensor to give back aborts the process.
+        gc.collect()
     finally:
         dist.destroy_process_group()

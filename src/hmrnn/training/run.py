@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,28 +44,30 @@ def train_text(
     tensorboard: bool = False,
 ) -> Outcome:
     """Trains a model of text into a directory. With `resume`, goes on with what is there, exactly where it stopped."""
-    with ExitStack() as stack:
-        processes = stack.enter_context(joined())
-        if processes.first:
-            stack.enter_context(locked(directory))
-            if resume:
-                remove_leftovers(directory)
-            else:
-                check_new(directory)
+    with joined() as processes, locked(directory) if processes.first else nullcontext():
+        if processes.first and resume:
+            remove_leftovers(directory)
+        elif processes.first:
+            check_new(directory)
         progress = load_progress(directory) if resume else None
         data = load_together(run, data_dir, processes)
         if progress is not None and load_run(directory)[1] != data.fingerprint:
             raise ValueError(f"{run.data.data}: this is not the text that {directory} was trained on: it has changed")
-        training = prepare(run, data, engine, processes)
-        if progress is not None:
-            restore(training, progress, directory)
-            if processes.first:
-                forget_after(directory / "metrics.jsonl", training.update)
-        else:
-            training.save(directory)  # so that a run which is killed early can be resumed, too
-        with Reporter(directory, processes.first, tensorboard, training.share) as reporter:
-            reporter.say(description(training, data, resume))
-            ended = train(training, directory, reporter)
+        return carry_out(prepare(run, data, engine, processes), progress, directory, tensorboard)
+
+
+def carry_out(training: Training, progress: dict[str, Any] | None, directory: Path, tensorboard: bool) -> Outcome:
+    """Trains, from `progress` if there is any."""
+    first = training.processes.first
+    if progress is None:
+        training.save(directory)  # so that a run which is killed early can be resumed, too
+    else:
+        restore(training, progress, directory)
+        if first:
+            forget_after(directory / "metrics.jsonl", training.update)
+    with Reporter(directory, first, tensorboard, training.share) as reporter:
+        reporter.say(description(training, resumed=progress is not None))
+        ended = train(training, directory, reporter)
     return Outcome(
         directory,
         ended,
@@ -74,7 +76,7 @@ def train_text(
         training.minutes,
         training.best,
         training.skipped,
-        processes.first,
+        first,
     )
 
 
@@ -104,20 +106,20 @@ def restore(training: Training, progress: dict[str, Any], directory: Path) -> No
         raise ValueError(f"{directory}: can't be resumed: {error}") from None
 
 
-def description(training: Training, data: TextData, resume: bool) -> str:
+def description(training: Training, resumed: bool) -> str:
     """What a user should know before the first update."""
     model, task = training.task.model, training.task
     engine = training.machine()["engine"]
     reason = getattr(model.rnn, "engine_reason", "")
     weights = sum(p.numel() for p in model.parameters())
     lines = [
-        f"{len(data.symbols)} distinct symbols; {len(data.split('train')):,} to train, {len(task.valid):,} to validate",
+        f"{len(model.symbols)} distinct symbols; {len(task.train):,} to train on, {len(task.valid):,} to validate",
         f"{model.config.model} {list(model.config.hidden_sizes)}, {weights:,} weights; engine {engine}"
         + (f" ({reason})" if reason else "")
         + f", {torch.get_num_threads()} threads, {training.processes.world} process(es)",
         f"{task.updates_per_epoch:,} updates an epoch, {task.symbols_per_update:,} symbols each",
     ]
-    if resume:
+    if resumed:
         lines.append(
             f"restored: weights, optimiser, recurrent state and random state after update {training.update:,} (epoch "
             f"{training.epoch:.2f}, {training.minutes:.1f} min); best validation {training.best:.4f}; learning rate "

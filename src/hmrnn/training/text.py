@@ -41,14 +41,14 @@ class TextTask:
     def __init__(self, model: TextModel, data: TextData, run: TextRunConfig, processes: Processes) -> None:
         self.model = model
         self.window = run.training.window
-        self.valid = data.split("valid")
-        train, rows = data.split("train"), run.training.batch_size * processes.world
-        self.streams = Streams.to_train(train, run.training.batch_size, processes.rank, processes.world)
+        self.train, self.valid = data.split("train"), data.split("valid")
+        rows = run.training.batch_size * processes.world
+        self.streams = Streams.to_train(self.train, run.training.batch_size, processes.rank, processes.world)
         self.updates_per_epoch = self.streams.steps // self.window
         if self.updates_per_epoch == 0 or len(self.valid) < 2:
             raise ValueError(
-                f"{run.data.data}: too short: {len(train):,} symbols to train on and {len(self.valid):,} to validate, "
-                f"but {rows} streams of one window of {self.window} steps take {rows * self.window + 1:,}, "
+                f"{run.data.data}: too short: {len(self.train):,} symbols to train on and {len(self.valid):,} to "
+                f"validate, but {rows} streams of one window of {self.window} steps take {rows * self.window + 1:,}, "
                 "and validation 2. Give more text, or a smaller --batch-size or --window"
             )
         if len(data.symbols) < 2:

@@ -1,0 +1,38 @@
+"""Trains for some updates and saves the gradient of each: by this process, or by those of torchrun."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from hmrnn.config import TextDataConfig, TextModelConfig, TextRunConfig, TrainingConfig
+from hmrnn.data.corpora import load_text
+from hmrnn.training.distributed import joined
+from hmrnn.training.run import prepare
+
+UPDATES = 8
+
+
+def main(text: str, out: str, batch_size: int, boundary_bias: float) -> None:
+    model = TextModelConfig(embedding_size=5, hidden_sizes=(8, 7, 6), output_size=9, boundary_bias=boundary_bias)
+    run = TextRunConfig(TextDataConfig(text), model, TrainingConfig(batch_size=batch_size, window=10))
+    recorded = {}
+    with joined() as processes:
+        training = prepare(run, load_text(run.data), "auto", processes)
+        for update in range(UPDATES):
+            made = training.make_update(stop=False, checkpoint=False)
+            recorded[f"bits {update}"] = torch.tensor(made.bits)
+            recorded[f"rates {update}"] = torch.tensor(made.rates)
+            for name, parameter in training.task.model.named_parameters():
+                recorded[f"gradient {update} {name}"] = parameter.grad.clone()
+        recorded |= {f"weight {name}": p.detach() for name, p in training.task.model.named_parameters()}
+        if processes.first:
+            torch.save(recorded, Path(out))
+        del training
+
+
+if __name__ == "__main__":
+    torch.set_default_dtype(torch.float64)
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
