@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
 import subprocess
@@ -10,6 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from hmrnn.data.corpora import builtin_text
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,29 +48,163 @@ def test_every_public_name_is_there():
         _ = hmrnn.warp
 
 
-def test_bad_usage_exits_with_2():
-    for arguments in (["fly"], ["demo", "--updates", "many"], []):
+def test_help_of_every_command_is_quick():
+    for command in (["train", "text"], ["train"], ["eval"], ["generate"], ["demo"], ["bench"]):
+        start = time.perf_counter()
+        done = run(*command, "--help")
+        assert time.perf_counter() - start < 1.5, command
+        assert done.returncode == 0
+        assert len(done.stdout) > 200
+
+
+def test_help_shows_the_settings_of_the_preset():
+    shown = " ".join(run("train", "text", "--preset", "text8", "--help").stdout.split())
+    assert "(default: 1024 1024 1024)" in shown
+    assert "(default: 0.001)" in shown
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A run on the start of the built-in text."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "text.txt").write_text(builtin_text()[:30_000])
+    flags = "--epochs 2 --batch-size 8 --window 50 --hidden-sizes 16 16 16 --output-size 16 --json"
+    done = run("train", "text", "--data", "text.txt", "--out", "run", *flags.split(), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["ended"] == "all epochs are done"
+    assert answer["update"] == 2 * (26_999 // 8 // 50)
+    assert 2 < answer["best_bits"] < 5
+    assert "%|" not in done.stderr, "no progress bar where there is no terminal"
+    return folder / "run"
+
+
+def test_eval(trained, tmp_path):
+    done = run("eval", str(trained), "--json", cwd=tmp_path)  # from another folder: the run knows where its text is
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (answer["split"], answer["symbols"], answer["streams"]) == ("test", 1500, 1)
+    assert f"{answer['bits_per_character']:.4f} bits per character" in run("eval", str(trained)).stdout
+    many = run("eval", str(trained), "--streams", "5", "--split", "valid").stdout
+    assert "5 streams: each but the first starts without a past" in many
+    last = json.loads(run("eval", str(trained), "--checkpoint", "last", "--json").stdout)
+    assert last["bits_per_character"] == pytest.approx(answer["bits_per_character"], abs=0.5)
+
+
+def test_eval_of_another_text_with_unknown_symbols(trained, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text("The value of 雪 is none.\n" * 10)
+    refused = run("eval", str(trained), "--data", str(other))
+    assert refused.returncode == 1
+    assert f"{other}: the symbol '雪' (U+96EA) at position 13 is not among" in refused.stderr
+    for policy, symbols in (("skip", 230), ("replace", 240)):
+        done = run("eval", str(trained), "--data", str(other), "--on-unknown", policy, "--json")
+        assert (json.loads(done.stdout)["symbols"], json.loads(done.stdout)["split"]) == (symbols, "all")
+
+
+def test_generate(trained):
+    flags = ["generate", str(trained), "--prompt", "The ", "--max-new", "60", "--seed", "3"]
+    text = run(*flags).stdout
+    assert text.startswith("The ")
+    assert len(text) == 65
+    assert run(*flags).stdout == text
+    answer = json.loads(run(*flags, "--json").stdout)
+    assert (answer["prompt"], answer["text"]) == ("The ", text[4:-1])
+    assert len(answer["boundaries"]) == 64
+    marked = run(*flags, "--show-boundaries").stdout
+    assert sum(map(marked.count, "|‖")) - sum(map(text.count, "|‖")) == sum(any(z) for z in answer["boundaries"])
+    unknown = run("generate", str(trained), "--prompt", "雪")
+    assert unknown.returncode == 1
+    assert "'雪'" in unknown.stderr
+
+
+def test_a_reader_that_has_enough(trained):
+    command = f"{sys.executable} -m hmrnn generate {trained} --max-new 100000 --seed 1 | head -c 100"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, timeout=60)
+    assert len(done.stdout) == 100
+    assert done.stderr == ""
+
+
+def test_a_terminal_without_unicode(trained):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = run("generate", str(trained), "--seed", "1", "--show-boundaries", env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def test_bad_usage_exits_with_2(trained):
+    for arguments, what in [
+        (["fly"], "fly"),
+        (["demo", "--epochs", "many"], "many"),
+        ([], "subcommand"),
+        (["train"], "text"),
+        (["train", "text"], "--out"),
+        (["train", "text", "--out", "a", "--resume", str(trained)], "--resume"),
+        (["train", "text", "--out", "a", "--preset", "huge"], "huge"),
+        (["train", "text", "--out", "a", "--batch-size", "0"], "batch_size must be a whole number from 1; got 0"),
+        (["train", "text", "--out", "a", "--planted.letters", "99"], "letters"),
+        (["train", "text", "--resume", str(trained), "--preset", "ptb"], "--preset"),
+        (["train", "text", "--resume", str(trained), "--batch-size", "9"], "--batch-size 9 contradicts the run in .*8"),
+        (["train", "text", "--resume", str(trained), "--model", "lstm"], "--model lstm contradicts .*hm-lstm"),
+        (["generate", str(trained), "--temperature", "-1"], "temperature"),
+    ]:
         done = run(*arguments)
-        assert done.returncode == 2
+        assert done.returncode == 2, arguments
+        assert re.search(what, done.stderr + done.stdout), (what, done.stderr)
         assert "Traceback" not in done.stderr
 
 
-def test_demo_trains_saves_and_shows_segments(tmp_path):
-    done = run("demo", "--out", str(tmp_path / "run"), "--updates", "3")
+def test_failures_exit_with_1_and_say_what_to_do(trained, tmp_path):
+    files = {"empty": b"", "one": b"a", "same": b"a" * 90_000, "short": b"abcd" * 20, "bad": b"ab\xffcd" * 9000}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    for arguments, what in [
+        (["train", "text", "--out", "r", "--data", "empty"], "empty: empty"),
+        (["train", "text", "--out", "r", "--data", "one"], "one: too short"),
+        (["train", "text", "--out", "r", "--data", "same"], "same: all symbols are the same"),
+        (["train", "text", "--out", "r", "--data", "short"], "short: too short.*--batch-size or --window"),
+        (["train", "text", "--out", "r", "--data", "bad"], "bad: not UTF-8: .*0xff at offset 2.*--bytes"),
+        (["train", "text", "--out", "r", "--data", "folder"], "folder: there is no file in this folder"),
+        (["train", "text", "--out", "r", "--data", "nowhere"], "nowhere: there is no such file or folder"),
+        (["train", "text", "--out", "r", "--data", "text8", "--data-dir", "."], "text8.zip"),
+        (["train", "text", "--out", str(trained)], f"--resume {trained}"),
+        (["train", "text", "--out", "short/run"], "short"),
+        (["train", "text", "--resume", "nowhere"], "nowhere"),
+        (["eval", "nowhere"], "nowhere: there is no config.json"),
+        (["eval", str(trained), "--data", "empty"], "empty"),
+        (["generate", "nowhere"], "nowhere: there is no config.json"),
+        (["demo", "--out", "short/run"], "short"),
+    ]:
+        done = run(*arguments, cwd=tmp_path)
+        assert done.returncode == 1, (arguments, done.stderr)
+        assert re.match(rf"hmrnn: .*{what}", done.stderr), (what, done.stderr)
+        assert "Traceback" not in done.stderr
+
+
+def test_any_file_as_bytes(tmp_path):
+    (tmp_path / "noise").write_bytes(bytes(range(256)) * 40)
+    flags = "--bytes --epochs 1 --batch-size 2 --hidden-sizes 4 4 --output-size 4"
+    done = run("train", "text", "--data", "noise", "--out", "run", *flags.split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    bits, chance = (float(value) for value in re.findall(r": +(\d\.\d+)$", done.stdout, re.MULTILINE))
-    assert 1 < bits < 10
-    assert 4 < chance < 5
-    assert (tmp_path / "run" / "model.safetensors").exists()
-    assert done.stderr == "", "no progress bar where there is no terminal"
+    assert "256 distinct symbols" in done.stderr
+    assert run("eval", "run", cwd=tmp_path).returncode == 0
+    assert run("generate", "run", "--prompt", "雪", "--max-new", "20", cwd=tmp_path).returncode == 0
 
 
-def test_a_failure_exits_with_1_and_one_line(tmp_path):
-    (tmp_path / "file").touch()
-    done = run("demo", "--out", str(tmp_path / "file" / "run"), "--updates", "1")
-    assert done.returncode == 1
-    assert done.stderr.startswith("hmrnn: ")
-    assert "Traceback" not in done.stderr
+def test_demo_trains_saves_and_shows_segments_and_goes_on(tmp_path):
+    arguments = ["demo", "--out", str(tmp_path / "run"), "--epochs"]
+    done = run(*arguments, "0.05")
+    assert done.returncode == 0, done.stderr
+    bits, counted = (float(value) for value in re.findall(r"^(\d\.\d+) ", done.stdout, re.MULTILINE))
+    assert 1 < bits < 8
+    assert 1.5 < counted < 2.5
+    assert "| in layer 1" in done.stdout
+    assert f"hmrnn generate {tmp_path / 'run'}" in done.stdout
+    again = run(*arguments, "0.1")
+    assert "restored" in again.stderr
+    other = run(*arguments, "0.1", "--seed", "5")
+    assert other.returncode == 2
+    assert "--seed 5 contradicts" in other.stderr
 
 
 def test_the_readmes_python_runs(tmp_path):
@@ -83,7 +221,7 @@ def test_the_readmes_commands_exist():
     assert len(commands) >= 2
     for command in commands:
         words = shlex.split(command, comments=True)[1:]
-        shown = run(words[0], "--help")
+        shown = run(*words[: 2 if words[0] == "train" else 1], "--help")
         assert shown.returncode == 0, command
         for flag in (word for word in words if word.startswith("--")):
             assert flag in shown.stdout, command

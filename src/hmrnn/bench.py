@@ -19,11 +19,15 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from hmrnn.baselines import LSTM
+from hmrnn.config import TextModelConfig
+from hmrnn.data.text import Symbols
 from hmrnn.engines.native import Clock
 from hmrnn.hmlstm import HMLSTM
+from hmrnn.models import TextModel
 from hmrnn.sequence import COPY
+from hmrnn.training.text import Objective
 
-LAYERS, INPUT_SIZE = 3, 128
+LAYERS, INPUT_SIZE, SYMBOLS = 3, 128, 50
 ENGINES = ("native", "events", "reference")
 TORCH_LSTM, NORM_LSTM = "torch.nn.LSTM", "layer-norm LSTM"
 STREAMED = 500  # symbols of a streaming run
@@ -168,6 +172,26 @@ def streaming_work(setting: Setting) -> dict[str, Work]:
     }
 
 
+def model_work(setting: Setting) -> dict[str, Work]:
+    """Training steps of whole text models, without the optimiser: embedding, network, output module, loss, and back."""
+    symbols = torch.randint(SYMBOLS, (setting.steps + 1, setting.batch), generator=torch.Generator().manual_seed(0))
+    work: dict[str, Work] = {}
+    size, sizes = setting.hidden, (setting.hidden,) * LAYERS
+    lstm = TextModelConfig("lstm", INPUT_SIZE, sizes, size)
+    for name, config in ((NORM_LSTM, lstm), ("native", replace(lstm, model="hm-lstm", layer_norm=setting.layer_norm))):
+        model = TextModel(Symbols(tuple(map(chr, range(SYMBOLS)))), config)
+        if config.model == "hm-lstm":
+            model.rnn.load_state_dict(pinned(setting, model.embedding(symbols[:-1]).detach()))
+        objective = Objective(model)
+
+        def step(objective: Objective = objective) -> None:
+            objective.zero_grad()
+            objective(symbols, None, None, torch.Generator())[0].backward()
+
+        work[name] = step
+    return work
+
+
 def products_ratio(setting: Setting, repeats: int) -> float:
     """The native engine's time over that of its own matrix products: median over training steps."""
     step = training_work(setting, ("native",), norm_lstm=False)["native"]
@@ -237,7 +261,12 @@ def machine() -> dict[str, Any]:
 
 def measure(setting: Setting, repeats: int) -> dict[str, Any]:
     """Everything about one setting."""
-    kinds = {"training": training_work, "evaluation": evaluation_work, "streaming": streaming_work}
+    kinds = {
+        "training": training_work,
+        "model and loss": model_work,
+        "evaluation": evaluation_work,
+        "streaming": streaming_work,
+    }
     result: dict[str, Any] = {"machine": machine(), "setting": asdict(setting), **cost(setting)}
     with tqdm(unit="run", leave=False, disable=not sys.stderr.isatty()) as progress:
         for kind, make in kinds.items():
@@ -258,12 +287,20 @@ def table(result: dict[str, Any]) -> str:
             result["multiply_adds_saved"],
         ),
     ]
-    for kind, unit in (("training", "s a step"), ("evaluation", "s a pass"), ("streaming", "symbols/s, batch 1")):
+    units = {
+        "training": "s a step",
+        "model and loss": "symbols/s",
+        "evaluation": "s a pass",
+        "streaming": "symbols/s, batch 1",
+    }
+    symbols = {"model and loss": result["steps"], "streaming": STREAMED}
+    for kind, unit in units.items():
         seconds = result[kind]
-        rival = min(value for name, value in seconds.items() if name.startswith("torch"))
-        lines += ["", f"{kind:<24}{unit:>20}{'speed of torch.nn':>20}"]
+        rivals = {name: value for name, value in seconds.items() if name.startswith("torch")}
+        rival = min(rivals.values(), default=seconds[NORM_LSTM])
+        lines += ["", f"{kind:<24}{unit:>20}{'speed of ' + ('torch.nn' if rivals else 'the LSTM'):>20}"]
         for name, value in seconds.items():
-            shown = f"{STREAMED / value:,.0f}" if kind == "streaming" else f"{value:.4f}"
+            shown = f"{symbols[kind] / value:,.0f}" if kind in symbols else f"{value:.4f}"
             lines.append(f"  {name:<22}{shown:>20}{rival / value:>19.2f}x")
     return "\n".join(lines)
 

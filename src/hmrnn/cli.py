@@ -6,6 +6,8 @@ import argparse
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,7 +16,7 @@ import tyro
 from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
-from hmrnn.config import TEXT_PRESETS, TextRunConfig
+from hmrnn.config import TEXT_PRESETS, TextRunConfig, UsageError
 
 Engine = Literal["auto", "native", "events", "reference"]
 OnUnknown = Literal["error", "skip", "replace"]
@@ -74,14 +76,15 @@ def train_text(arguments: list[str]) -> None:
         from hmrnn.commands import run_settings
 
         start = run_settings(seen.resume)
-    asked = tyro.cli(TrainText, prog="hmrnn train text", args=arguments, default=TrainText(start))
+    with bad_usage():
+        asked = tyro.cli(TrainText, prog="hmrnn train text", args=arguments, default=TrainText(start))
+    if (asked.out is None) == (asked.resume is None):
+        raise UsageError("say where the run goes, with --out DIRECTORY; or which one goes on, with --resume DIRECTORY")
+    if asked.resume is not None and seen.preset is not None:
+        raise UsageError("--preset can't be combined with --resume: the run has its settings")
 
     from hmrnn import commands
 
-    if (asked.out is None) == (asked.resume is None):
-        raise commands.UsageError("say where the run goes, with --out DIRECTORY; or which one goes on, with --resume")
-    if asked.resume is not None and seen.preset is not None:
-        raise commands.UsageError("--preset can't be combined with --resume: the run has its settings")
     commands.train(
         asked.run,
         asked.out,
@@ -91,6 +94,15 @@ def train_text(arguments: list[str]) -> None:
         tensorboard=asked.tensorboard,
         as_json=asked.json,
     )
+
+
+@contextmanager
+def bad_usage() -> Iterator[None]:
+    """A setting that is refused here came from a flag."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 @train.command(name="text")
@@ -173,11 +185,13 @@ def generate(
     from hmrnn import commands
     from hmrnn.generation import Sampling
 
+    with bad_usage():
+        sampling = Sampling(temperature, top_k, top_p)
     commands.write(
         run,
         prompt,
         max_new,
-        Sampling(temperature, top_k, top_p),
+        sampling,
         seed=seed,
         show_boundaries=show_boundaries,
         on_unknown=on_unknown,
@@ -243,4 +257,4 @@ def main() -> None:
         sys.exit(1)
     except (ValueError, OSError) as error:
         print(f"hmrnn: {error}", file=sys.stderr)
-        sys.exit(2 if type(error).__name__ == "UsageError" else 1)
+        sys.exit(2 if isinstance(error, UsageError) else 1)

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from hmrnn.config import BOUNDS, TextDataConfig, TextRunConfig, differences
+from hmrnn.config import BOUNDS, TextDataConfig, TextRunConfig, UsageError, differences
 from hmrnn.data.corpora import PUBLISHED, load_text
 from hmrnn.data.text import OnUnknown
 from hmrnn.evaluation import bits_per_character
@@ -22,10 +22,6 @@ from hmrnn.training.run import train_text
 
 Checkpoint = Literal["best", "last"]
 Split = Literal["train", "valid", "test", "all"]
-
-
-class UsageError(ValueError):
-    """A command was asked for something that it can't mean."""
 
 
 def run_settings(directory: Path) -> TextRunConfig:

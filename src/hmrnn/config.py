@@ -20,6 +20,10 @@ COPY_BOUNDARIES: tuple[str, ...] = get_args(CopyBoundary)
 Config = TypeVar("Config")
 
 
+class UsageError(ValueError):
+    """A command was asked for something that it can't do: exit status 2."""
+
+
 def check_size(name: str, size: int) -> None:
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"{name} must be a whole number from 1; got {size!r}")
