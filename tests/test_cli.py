@@ -207,21 +207,31 @@ def test_demo_trains_saves_and_shows_segments_and_goes_on(tmp_path):
     assert "--seed 5 contradicts" in other.stderr
 
 
-def test_the_readmes_python_runs(tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        subprocess.run([sys.executable, "-c", block], check=True, capture_output=True, timeout=300, cwd=tmp_path)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def test_the_readmes_commands_exist():
-    """Every `hmrnn` line in the README names a command that explains itself, with flags that it knows."""
-    blocks = re.findall(r"```(?:sh|console)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    commands = [line for block in blocks for line in block.splitlines() if line.startswith("hmrnn ")]
-    assert len(commands) >= 2
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_pages_python_runs(page, tmp_path):
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_pages_commands_exist(page):
+    """Every `hmrnn` line names a command that explains itself, with flags that it knows."""
+    blocks = re.findall(r"```(?:sh|console)\n(.*?)```", page.read_text(), re.DOTALL)
+    commands = [line for block in blocks for line in block.splitlines() if re.search(r"(^|-m )hmrnn ", line)]
     for command in commands:
-        words = shlex.split(command, comments=True)[1:]
+        words = shlex.split(command, comments=True)
+        words = words[words.index("hmrnn") + 1 :]
         shown = run(*words[: 2 if words[0] == "train" else 1], "--help")
         assert shown.returncode == 0, command
         for flag in (word for word in words if word.startswith("--")):
-            assert flag in shown.stdout, command
+            assert f"{flag} " in shown.stdout or f"{flag}," in shown.stdout, command
+
+
+def test_the_readme_shows_commands_and_python():
+    text = (ROOT / "README.md").read_text()
+    assert "```python" in text
+    assert "hmrnn train text" in text

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hmrnn.models import TextModel, TextModelOutput
     from hmrnn.output import OutputEmbedding, SoftmaxHead
     from hmrnn.sequence import COPY, FLUSH, UPDATE, HMLSTMOutput, HMLSTMState, Operation, Piecewise
+    from hmrnn.training.run import train_text
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ __all__ = [
     "TextModelConfig",
     "TextModelOutput",
     "text_boundaries",
+    "train_text",
 ]
 
 _HOMES = {
@@ -48,6 +50,7 @@ _HOMES = {
     "hmrnn.models": ("TextModel", "TextModelOutput"),
     "hmrnn.output": ("OutputEmbedding", "SoftmaxHead"),
     "hmrnn.sequence": ("COPY", "FLUSH", "UPDATE", "HMLSTMOutput", "HMLSTMState", "Operation", "Piecewise"),
+    "hmrnn.training.run": ("train_text",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
