@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from hmrnn import Symbols, TextModel, TextModelConfig
 from hmrnn.baselines.ngram import NGram
-from hmrnn.evaluation import bits_per_character
+from hmrnn.evaluation import bits_per_character, dynamic_bits_per_character
 
 TEXT = 'He said: "Go (now!)". She went.\nIt was late... and cold? Yes.\n' * 3
 KINDS = ["hm-lstm", "lstm", "clockwork", "hrnn"]
@@ -82,6 +83,45 @@ def test_bad_requests_are_named():
         bits_per_character(network, np.zeros(1, np.uint8))
     with pytest.raises(ValueError, match="streams must be a whole number from 1; got 0"):
         bits_per_character(network, np.zeros(9, np.uint8), streams=0)
+
+
+# Dynamic evaluation
+
+
+@pytest.mark.parametrize("model", KINDS)
+def test_dynamic_evaluation_predicts_first_and_learns_then(model):
+    network = small(model)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    numbers = network.symbols.encode(TEXT * 5).numpy()
+    first = numbers[:101]
+    plain = bits_per_character(network, first)
+    assert dynamic_bits_per_character(network, first, 0.5) == pytest.approx(plain, rel=1e-6), "nothing learnt yet"
+    still = bits_per_character(network, numbers)
+    assert dynamic_bits_per_character(network, numbers, 1e-12) == pytest.approx(still, rel=1e-6)
+    assert dynamic_bits_per_character(network, numbers, 0.5) < still - 0.05
+    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+    assert all(p.grad is None for p in network.parameters())
+
+
+def test_dynamic_evaluation_by_hand():
+    network = small("hm-lstm")
+    numbers = network.symbols.encode(TEXT)[:8]
+    learner, symbols = copy.deepcopy(network), numbers.unsqueeze(1)
+    total, state = 0.0, None
+    for start, end in [(0, 3), (3, 6), (6, 7)]:
+        out, state = learner(symbols[start:end], state)
+        loss = torch.nn.functional.cross_entropy(out.logits[:, 0], symbols[start + 1 : end + 1, 0])
+        learner.zero_grad()
+        loss.backward()
+        norm = torch.stack([p.grad.norm() for p in learner.parameters()]).norm()
+        with torch.no_grad():
+            for p in learner.parameters():
+                p -= 0.3 * p.grad * min(1.0, 1.0 / norm.item())
+        learner.rnn.constrain_detectors()
+        state = state.detach()
+        total += loss.item() * (end - start)
+    found = dynamic_bits_per_character(network, numbers.numpy(), 0.3, window=3)
+    assert found == pytest.approx(total / math.log(2) / 7, rel=1e-5)
 
 
 # n-grams

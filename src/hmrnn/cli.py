@@ -116,6 +116,7 @@ def evaluate(
     data: str | None = None,
     split: Literal["train", "valid", "test", "all"] | None = None,
     streams: int = 1,
+    dynamic: float | None = None,
     on_unknown: OnUnknown = "error",
     data_dir: Path | None = None,
     checkpoint: Literal["best", "last"] = "best",
@@ -130,6 +131,8 @@ def evaluate(
         split: Which part of it. By default test; all of a file that the run was not trained on.
         streams: Read the text as so many streams side by side. 1 is exact; more are quicker, and each but the first
             starts without a past.
+        dynamic: Dynamic evaluation: the model goes on learning as it reads, by gradient descent with this learning rate
+            (0.1 is a start), after each 100 symbols. The run is left as it is.
         on_unknown: What to do with a symbol that the model does not know.
         data_dir: Where published sets lie. By default HMRNN_DATA, or ~/.cache/hmrnn.
         checkpoint: The model with the best validation, or the last one.
@@ -143,6 +146,7 @@ def evaluate(
         data,
         split=split,
         streams=streams,
+        dynamic=dynamic,
         on_unknown=on_unknown,
         data_dir=data_dir,
         checkpoint=checkpoint,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from hmrnn.config import BOUNDS, TextDataConfig, TextRunConfig, UsageError, differences
 from hmrnn.data.corpora import PUBLISHED, load_text
 from hmrnn.data.text import OnUnknown
-from hmrnn.evaluation import bits_per_character
+from hmrnn.evaluation import bits_per_character, dynamic_bits_per_character
 from hmrnn.generation import Sampling, generate
 from hmrnn.models import TextModel
 from hmrnn.structure.marks import mark
@@ -92,6 +92,7 @@ def evaluate(
     *,
     split: Split | None,
     streams: int,
+    dynamic: float | None,
     on_unknown: OnUnknown,
     data_dir: Path | None,
     checkpoint: Checkpoint,
@@ -99,21 +100,28 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Tells the bits per character of a text."""
+    if dynamic is not None and streams != 1:
+        raise UsageError("--dynamic reads one stream: it can't be combined with --streams")
     model = load_model(directory, checkpoint, engine)
-    config = TextDataConfig(data or "") if data else None
+    config = TextDataConfig(data) if data else None
     if config is None or config.data == "planted":
         config = run_settings(directory).data
     own = data is None or config.data in PUBLISHED or config.data in ("builtin", "planted")
     split = split or ("test" if own else "all")
     text = load_text(config, data_dir, model.symbols, on_unknown).split(split)
     start = time.perf_counter()
-    bits = bits_per_character(model, text, streams, show=True)
+    if dynamic is None:
+        bits = bits_per_character(model, text, streams, show=True)
+    else:
+        bits = dynamic_bits_per_character(model, text, dynamic, show=True)
     seconds = time.perf_counter() - start
     if as_json:
-        answer = {"run": str(directory), "checkpoint": checkpoint, "data": config.data, "split": split}
-        print_json({**answer, "symbols": len(text), "streams": streams, "bits_per_character": bits, "seconds": seconds})
+        answer: dict[str, Any] = {"run": str(directory), "checkpoint": checkpoint, "data": config.data, "split": split}
+        answer |= {"symbols": len(text), "streams": streams, "dynamic": dynamic}
+        print_json({**answer, "bits_per_character": bits, "seconds": seconds})
         return
     how = "one stream, exact" if streams == 1 else f"{streams} streams: each but the first starts without a past"
+    how += "" if dynamic is None else f", dynamic: it goes on learning as it reads, with learning rate {dynamic:g}"
     speed = f"{len(text) / seconds:,.0f} symbols/s"
     print(f"{bits:.4f} bits per character: {config.data}, {split}, {len(text):,} symbols ({how}; {speed})")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from hmrnn.config import check_size
+from hmrnn.config import check_positive, check_size
 from hmrnn.data.streams import Streams
 from hmrnn.data.text import Numbers
 
@@ -51,6 +52,41 @@ def bits_per_character(
             nats += losses.view(end - start, -1).double()[counted.to(device)].sum().item()
             bar.update(int(lengths.sum()))
     return nats / math.log(2) / (len(numbers) - 1)
+
+
+def dynamic_bits_per_character(
+    model: TextModel, numbers: Numbers, learning_rate: float, window: int = 100, show: bool = False
+) -> float:
+    """The same for a model that goes on learning as it reads (dynamic evaluation): each window is predicted first, with
+    what was learnt from those before it, and then learnt from, by one step of gradient descent, clipped at norm 1.
+
+    The model itself is left as it is: a copy learns.
+    """
+    if len(numbers) < 2:
+        raise ValueError(f"text must have at least 2 symbols, one to predict from the other; got {len(numbers)}")
+    check_positive("learning_rate", learning_rate)
+    learner = copy.deepcopy(model)
+    stream = Streams.to_evaluate(numbers, 1)
+    optimizer = torch.optim.SGD([p for p in learner.parameters() if p.requires_grad], lr=learning_rate)
+    device = model.embedding.weight.device
+    generator = torch.Generator(device).manual_seed(0)
+    nats, state = 0.0, None
+    with tqdm(total=stream.steps, unit="sym", unit_scale=True, leave=False, disable=not show_bar(show)) as bar:
+        for start in range(0, stream.steps, window):
+            end = min(start + window, stream.steps)
+            symbols = stream.read(start, end + 1).to(device)
+            given = learner.boundaries_of(stream, start, end)
+            out, state = learner(symbols[:-1], state, boundaries=given, generator=generator)
+            loss = F.cross_entropy(out.logits.float().flatten(0, 1), symbols[1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
+            optimizer.step()
+            learner.rnn.constrain_detectors()
+            state = state.detach()
+            nats += loss.item() * (end - start)
+            bar.update(end - start)
+    return nats / math.log(2) / stream.steps
 
 
 def show_bar(wanted: bool) -> bool:
