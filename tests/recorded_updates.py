@@ -9,6 +9,7 @@ import torch
 
 from hmrnn.config import TextDataConfig, TextModelConfig, TextRunConfig, TrainingConfig
 from hmrnn.data.corpora import load_text
+from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import joined
 from hmrnn.training.run import prepare
 
@@ -20,7 +21,8 @@ def main(text: str, out: str, batch_size: int, boundary_bias: float) -> None:
     run = TextRunConfig(TextDataConfig(text), model, TrainingConfig(batch_size=batch_size, window=10))
     recorded = {}
     with joined() as processes:
-        training = prepare(run, load_text(run.data), "auto", processes)
+        data = load_text(run.data)
+        training = prepare(SavedRun(run, data.fingerprint, None), data, "auto", processes)
         for update in range(UPDATES):
             made = training.make_update(stop=False, checkpoint=False)
             recorded[f"bits {update}"] = torch.tensor(made.bits)

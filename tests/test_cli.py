@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from hmrnn import TextModel
 from hmrnn.data.corpora import builtin_text
+from hmrnn.training.checkpoint import load_run, save_model
 
 ROOT = Path(__file__).parent.parent
 
@@ -87,8 +92,42 @@ def test_eval(trained, tmp_path):
     assert f"{answer['bits_per_character']:.4f} bits per character" in run("eval", str(trained)).stdout
     many = run("eval", str(trained), "--streams", "5", "--split", "valid").stdout
     assert "5 streams: each but the first starts without a past" in many
-    last = json.loads(run("eval", str(trained), "--checkpoint", "last", "--json").stdout)
-    assert last["bits_per_character"] == pytest.approx(answer["bits_per_character"], abs=0.5)
+
+
+def test_eval_knows_the_runs_own_text(trained, tmp_path):
+    def answer(*more: str) -> dict:
+        done = run("eval", str(trained), "--json", *more)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    own = answer()
+    named = answer("--data", str(trained.parent / "text.txt"))
+    assert (named["split"], named["bits_per_character"]) == ("test", own["bits_per_character"])
+    assert answer("--data", str(trained.parent / "text.txt"), "--split", "all")["symbols"] == 30_000
+    planted = answer("--data", "planted")
+    assert (planted["data"], planted["split"]) == ("planted", "test")
+    assert planted["symbols"] > 40_000
+    # best/ and the run itself hold different models once the run's is replaced
+    shutil.copytree(trained, tmp_path / "copy")
+    model = TextModel.from_pretrained(tmp_path / "copy")
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.zero_()
+    save_model(tmp_path / "copy", model, load_run(tmp_path / "copy"))
+    last = json.loads(run("eval", str(tmp_path / "copy"), "--checkpoint", "last", "--json").stdout)
+    assert last["bits_per_character"] == pytest.approx(math.log2(len(model.symbols)))
+    best = json.loads(run("eval", str(tmp_path / "copy"), "--json").stdout)
+    assert best["bits_per_character"] == own["bits_per_character"]
+
+
+def test_eval_refuses_the_runs_own_text_once_it_has_changed(tmp_path):
+    (tmp_path / "text.txt").write_text(builtin_text()[:3000])
+    flags = "--epochs 0.5 --batch-size 2 --window 20 --hidden-sizes 4 4 --output-size 4"
+    assert run("train", "text", "--data", "text.txt", "--out", "run", *flags.split(), cwd=tmp_path).returncode == 0
+    (tmp_path / "text.txt").write_text("A " + builtin_text()[:3000])
+    done = run("eval", "run", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "text.txt has changed since run was trained on it" in done.stderr
 
 
 def test_eval_of_another_text_with_unknown_symbols(trained, tmp_path):
@@ -143,9 +182,19 @@ def test_bad_usage_exits_with_2(trained):
         (["train", "text", "--out", "a", "--batch-size", "0"], "batch_size must be a whole number from 1; got 0"),
         (["train", "text", "--out", "a", "--planted.letters", "99"], "letters"),
         (["train", "text", "--resume", str(trained), "--preset", "ptb"], "--preset"),
-        (["train", "text", "--resume", str(trained), "--batch-size", "9"], "--batch-size 9 contradicts the run in .*8"),
-        (["train", "text", "--resume", str(trained), "--model", "lstm"], "--model lstm contradicts .*hm-lstm"),
+        (
+            ["train", "text", "--resume", str(trained), "--batch-size", "9"],
+            r"--batch-size 9 \(it has 8\) contradicts",
+        ),
+        (["train", "text", "--resume", str(trained), "--model", "lstm"], r"--model lstm \(it has hm-lstm\)"),
+        (["train", "text", "--out", "a", "--hidden-sizes", "4", "0"], "hidden_sizes"),
+        (["train", "text", "--out", "a", "--boundary-bias", "1", "2", "3"], "boundary_bias"),
+        (["train", "text", "--out", "a", "--data", "ptb", "--bytes"], "bytes is for files"),
         (["generate", str(trained), "--temperature", "-1"], "temperature"),
+        (["generate", str(trained), "--max-new", "-1"], "--max-new"),
+        (["eval", str(trained), "--streams", "0"], "--streams"),
+        (["eval", str(trained), "--dynamic", "0"], "--dynamic"),
+        (["eval", str(trained), "--dynamic", "0.1", "--streams", "2"], "--dynamic"),
     ]:
         done = run(*arguments)
         assert done.returncode == 2, arguments
@@ -169,7 +218,8 @@ def test_failures_exit_with_1_and_say_what_to_do(trained, tmp_path):
         (["train", "text", "--out", "r", "--data", "text8", "--data-dir", "."], "text8.zip"),
         (["train", "text", "--out", str(trained)], f"--resume {trained}"),
         (["train", "text", "--out", "short/run"], "short"),
-        (["train", "text", "--resume", "nowhere"], "nowhere"),
+        (["train", "text", "--resume", "nowhere"], "nowhere: there is no config.json"),
+        (["train", "text", "--out", "r", "--hidden-sizes", "4000000", "4"], "not enough memory"),
         (["eval", "nowhere"], "nowhere: there is no config.json"),
         (["eval", str(trained), "--data", "empty"], "empty"),
         (["generate", "nowhere"], "nowhere: there is no config.json"),
@@ -204,7 +254,7 @@ def test_demo_trains_saves_and_shows_segments_and_goes_on(tmp_path):
     assert "restored" in again.stderr
     other = run(*arguments, "0.1", "--seed", "5")
     assert other.returncode == 2
-    assert "--seed 5 contradicts" in other.stderr
+    assert "--seed 5 (it has 0) contradicts" in other.stderr
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

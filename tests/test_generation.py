@@ -21,6 +21,11 @@ def small(model="hm-lstm", symbols=None, **options) -> TextModel:
     return TextModel(symbols or Symbols.of(TEXT), config)
 
 
+def test_a_tiny_temperature_is_not_too_small():
+    p = Sampling(1e-310).probabilities(torch.tensor([3.0, 5.0, 4.0]))
+    assert p.tolist() == [0, 1, 0]
+
+
 @given(LOGITS, st.floats(0.05, 5))
 def test_temperature(logits, temperature):
     expected = (logits.double() / temperature).softmax(-1)

@@ -198,6 +198,17 @@ def test_bad_files(tmp_path):
             load_text(TextDataConfig(str(tmp_path / name)))
 
 
+def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
+    path = written(tmp_path / "secret", "abc")
+
+    def refuse(self, *arguments):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(type(path), "open", refuse)  # the tests may run as root, who may read everything
+    with pytest.raises(PermissionError, match="secret"):
+        from_files([TextFile(path)])
+
+
 def test_memory_does_not_grow_with_the_file(tmp_path):
     """Peak memory of a process that reads 2 MB, and of one that reads 100 MB."""
     code = (
@@ -264,6 +275,7 @@ def test_a_missing_set_says_where_to_get_it_and_where_to_put_it(tmp_path, monkey
 
 def test_a_set_with_other_content_is_refused(tmp_path):
     written(tmp_path / "text8", "not the real one")
+    load_text(TextDataConfig(str(tmp_path / "text8")))  # in the cache, but not as that set
     with pytest.raises(ValueError, match=r"text8: this is not the published file.*sha256"):
         load_text(TextDataConfig("text8"), tmp_path)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +22,8 @@ import torch
 from safetensors.torch import load_file
 
 from hmrnn import TextModel
-from hmrnn.config import TextDataConfig, TextModelConfig, TextRunConfig, TrainingConfig
+from hmrnn.config import PlantedConfig, TextDataConfig, TextModelConfig, TextRunConfig, TrainingConfig, UsageError
+from hmrnn.data import corpora
 from hmrnn.data.corpora import builtin_text, load_text
 from hmrnn.evaluation import bits_per_character
 from hmrnn.training import checkpoint
@@ -90,7 +93,7 @@ def test_a_run_learns_and_leaves_what_it_should(text_file, tmp_path, model):
     best = TextModel.from_pretrained(tmp_path / "best")
     streams = max(1, len(load_text(run.data).split("valid")) // 500)
     assert bits_per_character(best, load_text(run.data).split("valid"), streams) == outcome.best_bits
-    assert checkpoint.load_run(tmp_path)[0] == run
+    assert checkpoint.load_run(tmp_path).config == run
 
 
 def test_the_slope_is_annealed_by_epoch_and_the_detectors_stay_in_their_ball(text_file, tmp_path):
@@ -140,7 +143,7 @@ def test_minutes_bound_a_run(text_file, tmp_path):
     assert 0.02 <= outcome.minutes < 1
     assert time.monotonic() - start < 30
     assert "valid_bits" in metrics(tmp_path)[-1], "it is validated where it ends"
-    again = train_text(checkpoint.load_run(tmp_path)[0], tmp_path, resume=True)
+    again = train_text(checkpoint.load_run(tmp_path).config, tmp_path, resume=True)
     assert (again.ended, again.update) == ("the time is over", outcome.update), "minutes count in all, not anew"
 
 
@@ -212,10 +215,20 @@ def test_a_loss_that_is_not_finite_changes_nothing_and_is_counted(text_file, tmp
 
 
 def test_a_run_that_diverges_ends_and_leaves_the_last_good_checkpoint(text_file, tmp_path, monkeypatch):
+    """One update spoils the weights; all that follow give NaN. No checkpoint is written from then on."""
     train_text(settings(text_file, epochs=1.0), tmp_path / "one epoch")
     spoiled_loss(monkeypatch, set(range(UPDATES, 10 * UPDATES)), math.nan)
+    make = Training.make_update
+
+    def spoiling(self, stop, checkpoint):
+        if self.update == UPDATES:
+            with torch.no_grad():
+                self.parameters[0].fill_(1e30)
+        return make(self, stop, checkpoint)
+
+    monkeypatch.setattr(Training, "make_update", spoiling)
     with pytest.raises(Diverged, match=rf"20 updates in a row .*update {UPDATES + 20}\).*--learning-rate"):
-        train_text(settings(text_file, epochs=9.0, checkpoint_minutes=99.0, validate_every=1.0), tmp_path / "diverged")
+        train_text(settings(text_file, epochs=9.0, checkpoint_minutes=1e-9, validate_every=0.5), tmp_path / "diverged")
     assert same_weights(tmp_path / "one epoch", tmp_path / "diverged")
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "diverged").values())
 
@@ -227,25 +240,28 @@ def test_an_absurd_learning_rate_leaves_finite_weights_on_disk(text_file, tmp_pa
 
 
 def test_the_collapse_watch_warns_once_for_each_detector():
-    watch = CollapseWatch(3)
+    watch = CollapseWatch(4)
     said = []
-    for update in range(3 * LONG):
-        rates = [0.2, 0.001, 0.999]
-        if update == LONG - 2:
-            rates[2] = 0.5  # alive once: the count starts again
+    for update in range(1000):
+        # Alive; dead, with an odd update now and then; always on; dead and alive in turn.
+        rates = [0.2, 0.04 if update % 100 == 99 else 0.001, 1.0, 0.0 if update % 150 > 20 else 0.5]
         said += [(update, warning) for warning in watch.see(rates)]
-    assert [update for update, _ in said] == [LONG - 1, 2 * LONG - 2]
-    assert "layer 2 has fired almost never" in said[0][1]
-    assert "higher --boundary-bias" in said[0][1]
-    assert "layer 3 has fired almost always" in said[1][1]
+    assert len(said) == 2
+    dead, always = sorted(said, key=lambda item: "always" in item[1])
+    assert LONG < dead[0] < 2 * LONG + 100
+    assert "layer 2 has fired almost never" in dead[1]
+    assert "higher --boundary-bias" in dead[1]
+    assert LONG < always[0] < 2 * LONG
+    assert "layer 3 has fired almost always" in always[1]
+    assert "lower --boundary-bias" in always[1]
 
 
 def test_a_collapsed_run_says_so(text_file, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("hmrnn.training.metrics.LONG", 5)
-    train_text(settings(text_file, boundary_bias=-3.0, epochs=1.0), tmp_path)
+    monkeypatch.setattr("hmrnn.training.metrics.LONG", 10)
+    train_text(settings(text_file, boundary_bias=-3.0, epochs=2.0), tmp_path)
     said = capfd.readouterr().err
     assert said.count("warning: the detector of layer 1 has fired almost never") == 1
-    train_text(settings(text_file, boundary_bias=-3.0, epochs=2.0), tmp_path, resume=True)
+    train_text(settings(text_file, boundary_bias=-3.0, epochs=3.0), tmp_path, resume=True)
     assert "warning" not in capfd.readouterr().err, "once is enough, also after a resume"
 
 
@@ -288,6 +304,19 @@ def test_a_killed_run_goes_on_exactly(text_file, tmp_path, monkeypatch, model, b
     assert same_weights(tmp_path / "straight", tmp_path / "killed")
     assert same_weights(tmp_path / "straight" / "best", tmp_path / "killed" / "best")
     assert metrics(tmp_path / "straight") == metrics(tmp_path / "killed")
+
+
+def test_exact_also_at_a_size_that_keeps_all_threads_busy(text_file, tmp_path, monkeypatch):
+    run = settings(text_file, epochs=1.0)
+    run = replace(run, model=replace(run.model, hidden_sizes=(160, 128, 144), output_size=96), data=TextDataConfig())
+    run = replace(run, training=replace(run.training, batch_size=32, window=60, epochs=0.03))
+    train_text(run, tmp_path / "straight")
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "make_update", killed_at(4))
+        with pytest.raises(Killed):
+            train_text(replace(run, training=replace(run.training, checkpoint_minutes=1e-9)), tmp_path / "killed")
+    assert train_text(run, tmp_path / "killed", resume=True).update == 7
+    assert same_weights(tmp_path / "straight", tmp_path / "killed")
 
 
 def test_a_finished_run_given_more_epochs(text_file, tmp_path):
@@ -338,13 +367,89 @@ def test_what_can_not_be_resumed(text_file, tmp_path):
     train_text(run, tmp_path / "run")
     with pytest.raises(ValueError, match=r"holds a run: --resume .*run goes on"):
         train_text(run, tmp_path / "run")
-    other = tmp_path / "other.txt"
-    other.write_text(text_file.read_text()[::-1])
-    with pytest.raises(ValueError, match=r"other\.txt: this is not the text that .*run was trained on"):
-        train_text(replace(run, data=TextDataConfig(str(other))), tmp_path / "run", resume=True)
+    for wrong, what in [
+        (settings(text_file, learning_rate=0.5), r"--learning-rate 0.5 \(it has 0.01\) contradicts the run in .*run"),
+        (settings(text_file, model="lstm", seed=4), r"--model lstm \(it has hm-lstm\), --seed 4 \(it has 0\) contrad"),
+        (replace(run, data=replace(run.data, planted=PlantedConfig(seed=7))), r"--planted\.seed 7 \(it has 0\)"),
+    ]:
+        with pytest.raises(UsageError, match=what):
+            train_text(wrong, tmp_path / "run", resume=True)
+    before = text_file.read_text()
+    text_file.write_text(before[::-1])
+    with pytest.raises(ValueError, match=r"text\.txt: this is not the text that .*run was trained on"):
+        train_text(run, tmp_path / "run", resume=True)
+    text_file.write_text(before)
+
+
+def test_a_directory_that_holds_something_is_not_overwritten(text_file, tmp_path):
+    run = settings(text_file, epochs=0.5)
+    train_text(run, tmp_path / "run")
     TextModel.from_pretrained(tmp_path / "run").save_pretrained(tmp_path / "model")
+    kept = (tmp_path / "model" / "model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="model holds a model already"):
+        train_text(run, tmp_path / "model")
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == kept
     with pytest.raises(ValueError, match="not a training run"):
         checkpoint.load_run(tmp_path / "model")
+    (tmp_path / "run" / "training.pt").unlink()
+    with pytest.raises(ValueError, match="run holds a model already"):
+        train_text(run, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "best")  # what a kill before the first checkpoint was whole leaves
+    assert train_text(run, tmp_path / "run").update == UPDATES // 2
+    with pytest.raises(ValueError, match="whose files are the text"):
+        train_text(replace(run, data=TextDataConfig(str(tmp_path))), tmp_path / "inside")
+
+
+def test_a_start_that_fails_leaves_no_run(text_file, tmp_path, monkeypatch):
+    run = settings(text_file, epochs=0.5)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ValueError, match="tensorboard"):
+        train_text(run, tmp_path / "run", tensorboard=True)
+    assert train_text(run, tmp_path / "run").update == UPDATES // 2
+    deep = replace(run, model=TextModelConfig("hrnn", hidden_sizes=(4, 4, 4, 4)))
+    with pytest.raises(ValueError, match="3 layers at most"):
+        train_text(deep, tmp_path / "deep")
+    assert not (tmp_path / "deep" / "training.pt").exists()
+
+
+def test_another_engine_or_number_of_threads_is_told(text_file, tmp_path, capfd):
+    threads = torch.get_num_threads()
+    train_text(settings(text_file, epochs=0.5), tmp_path, engine="events")
+    capfd.readouterr()
+    train_text(settings(text_file, epochs=1.0), tmp_path, resume=True)
+    said = capfd.readouterr().err
+    assert "engine events" in said, "the run's own, unless another is asked for"
+    assert "warning" not in said
+    torch.set_num_threads(threads + 1)
+    try:
+        train_text(settings(text_file, epochs=1.5), tmp_path, resume=True, engine="reference")
+    finally:
+        torch.set_num_threads(threads)
+    said = capfd.readouterr().err
+    assert "warning: engine was events and is reference now: the last bits will differ" in said
+    assert f"warning: threads was {threads} and is {threads + 1} now" in said
+
+
+def test_the_slope_is_restored(text_file, tmp_path):
+    """A resumed run that is at its end is validated, and perhaps saved, with the slope that it had."""
+    run = settings(text_file, boundary="soft", slope_per_epoch=1.0, epochs=1.5, validate_every=9.0)
+    outcome = train_text(run, tmp_path)
+    again = train_text(run, tmp_path, resume=True)
+    assert again.best_bits == outcome.best_bits
+    assert json.loads((tmp_path / "config.json").read_text())["slope"] == 2.0
+
+
+def test_a_published_set_is_found_again(tmp_path, monkeypatch):
+    """Where it lay is kept in the run."""
+    content = builtin_text()[:3000].encode("ascii", "replace")
+    published = replace(corpora.PUBLISHED["text8"], files=[("text8", hashlib.sha256(content).hexdigest())])
+    monkeypatch.setitem(corpora.PUBLISHED, "text8", published)
+    (tmp_path / "text8").write_bytes(content)
+    run = replace(settings(tmp_path / "text8", epochs=0.1), data=TextDataConfig("text8"))
+    train_text(run, tmp_path / "run", data_dir=tmp_path)
+    more = replace(run, training=replace(run.training, epochs=0.2))
+    assert train_text(more, tmp_path / "run", resume=True).epoch == pytest.approx(0.2, abs=0.02)
+    assert checkpoint.load_run(tmp_path / "run").data_dir == tmp_path
 
 
 class Bomb:
@@ -352,7 +457,7 @@ class Bomb:
         return (os.system, ("touch exploded",))
 
 
-@pytest.mark.parametrize("damage", ["cut", "zeros", "flipped", "text", "bomb", "list", "missing"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "zeros", "flipped", "text", "pickle", "bomb", "list", "missing"])
 def test_a_damaged_or_hostile_checkpoint_is_refused(text_file, tmp_path, damage, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = settings(text_file, epochs=0.5)
@@ -360,6 +465,7 @@ def test_a_damaged_or_hostile_checkpoint_is_refused(text_file, tmp_path, damage,
     path = tmp_path / "run" / "training.pt"
     whole = path.read_bytes()
     contents = {"cut": whole[: len(whole) // 2], "zeros": bytes(100), "text": b"hello", "flipped": b"\1" + whole[1:]}
+    contents |= {"empty": b"", "pickle": b"\x80\x02."}
     if damage in contents:
         path.write_bytes(contents[damage])
     else:
@@ -457,6 +563,12 @@ def test_interrupted_by_a_signal(text_file, tmp_path, number):
     update = checkpoint.load_progress(run)["update"]
     assert update == max(record["update"] for record in metrics(run))
     assert update > 20
+    epochs = str((update + 30) / UPDATES)
+    resumed = [sys.executable, "-m", "hmrnn", "train", "text", "--resume", str(run), "--epochs", epochs]
+    subprocess.run(resumed, check=True, capture_output=True)
+    straight = command(text_file, "--epochs", epochs, "--checkpoint-minutes", "99", "--out", str(tmp_path / "straight"))
+    subprocess.run(straight, check=True, capture_output=True)
+    assert same_weights(run, tmp_path / "straight")
 
 
 def torchrun(*arguments: str, processes: int = 2) -> subprocess.CompletedProcess[str]:
@@ -501,3 +613,9 @@ def test_two_processes_go_on_exactly(text_file, tmp_path):
     refused = train("--epochs", "2", "--resume", str(tmp_path / "parts"), processes=1)
     assert refused.returncode != 0
     assert "trained by 2 processes" in refused.stderr
+    taken = train("--epochs", "2", "--out", str(tmp_path / "parts"))
+    assert taken.returncode != 0
+    said = taken.stderr.split("torch.distributed")[0]  # then torchrun itself has its say
+    assert "holds a run: --resume" in said
+    assert "Traceback" not in said.split("holds a run")[0]
+    assert "Connection closed" not in taken.stderr

@@ -173,15 +173,18 @@ def streaming_work(setting: Setting) -> dict[str, Work]:
 
 
 def model_work(setting: Setting) -> dict[str, Work]:
-    """Training steps of whole text models, without the optimiser: embedding, network, output module, loss, and back."""
+    """Training steps of whole text models, without the optimiser: embedding, network, output module, loss, and back.
+
+    With layer normalisation, whatever the setting: so text models are trained.
+    """
     symbols = torch.randint(SYMBOLS, (setting.steps + 1, setting.batch), generator=torch.Generator().manual_seed(0))
     work: dict[str, Work] = {}
     size, sizes = setting.hidden, (setting.hidden,) * LAYERS
     lstm = TextModelConfig("lstm", INPUT_SIZE, sizes, size)
-    for name, config in ((NORM_LSTM, lstm), ("native", replace(lstm, model="hm-lstm", layer_norm=setting.layer_norm))):
-        model = TextModel(Symbols(tuple(map(chr, range(SYMBOLS)))), config)
+    for name, config in ((NORM_LSTM, lstm), ("native", replace(lstm, model="hm-lstm"))):
+        model = TextModel(Symbols(tuple(map(chr, range(SYMBOLS)))), config, engine="native")
         if config.model == "hm-lstm":
-            model.rnn.load_state_dict(pinned(setting, model.embedding(symbols[:-1]).detach()))
+            model.rnn.load_state_dict(pinned(replace(setting, layer_norm=True), model.embedding(symbols[:-1]).detach()))
         objective = Objective(model)
 
         def step(objective: Objective = objective) -> None:

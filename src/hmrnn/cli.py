@@ -16,7 +16,7 @@ import tyro
 from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
-from hmrnn.config import TEXT_PRESETS, TextRunConfig, UsageError
+from hmrnn.config import TEXT_PRESETS, TextRunConfig, UsageError, check_positive, check_size
 
 Engine = Literal["auto", "native", "events", "reference"]
 OnUnknown = Literal["error", "skip", "replace"]
@@ -78,7 +78,8 @@ def train_text(arguments: list[str]) -> None:
         start = run_settings(seen.resume)
     with bad_usage():
         asked = tyro.cli(TrainText, prog="hmrnn train text", args=arguments, default=TrainText(start))
-    if (asked.out is None) == (asked.resume is None):
+    directory = asked.resume or asked.out
+    if directory is None or (asked.out and asked.resume):
         raise UsageError("say where the run goes, with --out DIRECTORY; or which one goes on, with --resume DIRECTORY")
     if asked.resume is not None and seen.preset is not None:
         raise UsageError("--preset can't be combined with --resume: the run has its settings")
@@ -87,8 +88,8 @@ def train_text(arguments: list[str]) -> None:
 
     commands.train(
         asked.run,
-        asked.out,
-        asked.resume,
+        directory,
+        resume=asked.resume is not None,
         data_dir=asked.data_dir,
         engine=asked.engine,
         tensorboard=asked.tensorboard,
@@ -139,6 +140,11 @@ def evaluate(
         engine: How the network is computed.
         json: Print the answer as one line of JSON.
     """
+    with bad_usage():
+        check_size("--streams", streams)
+        if dynamic is not None:
+            check_positive("--dynamic", dynamic)
+
     from hmrnn import commands
 
     commands.evaluate(
@@ -191,6 +197,8 @@ def generate(
 
     with bad_usage():
         sampling = Sampling(temperature, top_k, top_p)
+        if max_new < 0:
+            raise UsageError(f"--max-new must not be negative; got {max_new}")
     commands.write(
         run,
         prompt,
@@ -262,3 +270,8 @@ def main() -> None:
     except (ValueError, OSError) as error:
         print(f"hmrnn: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise  # a fault of ours: its traceback is wanted
+        print("hmrnn: not enough memory: try smaller --hidden-sizes, --batch-size or --window", file=sys.stderr)
+        sys.exit(1)

@@ -9,15 +9,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from hmrnn.config import BOUNDS, TextDataConfig, TextRunConfig, UsageError, differences
+from hmrnn.config import TextDataConfig, TextRunConfig, UsageError
 from hmrnn.data.corpora import PUBLISHED, load_text
-from hmrnn.data.text import OnUnknown
+from hmrnn.data.store import TextData
+from hmrnn.data.text import OnUnknown, Symbols
 from hmrnn.evaluation import bits_per_character, dynamic_bits_per_character
 from hmrnn.generation import Sampling, generate
-from hmrnn.models import TextModel
+from hmrnn.models import TextModel, read_config
 from hmrnn.structure.marks import mark
 from hmrnn.training.checkpoint import load_run
 from hmrnn.training.loop import INTERRUPTED
+from hmrnn.training.metrics import finite
 from hmrnn.training.run import train_text
 
 Checkpoint = Literal["best", "last"]
@@ -26,14 +28,14 @@ Split = Literal["train", "valid", "test", "all"]
 
 def run_settings(directory: Path) -> TextRunConfig:
     """The settings of a run that is to be resumed."""
-    return load_run(directory)[0]
+    return load_run(directory).config
 
 
 def train(
     run: TextRunConfig,
-    out: Path | None,
-    resume: Path | None,
+    directory: Path,
     *,
+    resume: bool,
     data_dir: Path | None,
     engine: str,
     tensorboard: bool,
@@ -41,49 +43,57 @@ def train(
 ) -> None:
     """Trains, and tells how it ended."""
     run = replace(run, data=at_home(run.data))
-    if resume is not None:
-        refuse_contradictions(run, resume)
-    directory = resume or out
-    assert directory is not None
-    outcome = train_text(
-        run, directory, resume=resume is not None, data_dir=data_dir, engine=engine, tensorboard=tensorboard
-    )
-    if not outcome.first:
-        return
-    if outcome.ended == INTERRUPTED:
-        print(f"interrupted after update {outcome.update}; go on with: hmrnn train text --resume {directory}")
-    elif as_json:
-        print_json({name: value for name, value in asdict(outcome).items() if name != "first"})
-    else:
-        print(
-            f"{outcome.ended}: {outcome.update} updates, {outcome.epoch:.2f} epochs, {outcome.minutes:.1f} min; best "
-            f"validation {outcome.best_bits:.4f} bits per character; {outcome.skipped} updates not applied\n"
-            f"next: hmrnn eval {directory}"
-        )
-    if outcome.ended == INTERRUPTED:
+    outcome = train_text(run, directory, resume=resume, data_dir=data_dir, engine=engine, tensorboard=tensorboard)
+    interrupted = outcome.ended == INTERRUPTED
+    if outcome.processes.first:
+        if as_json:
+            print_json({name: value for name, value in asdict(outcome).items() if name != "processes"})
+        elif interrupted:
+            world = outcome.processes.world
+            hmrnn = "hmrnn" if world == 1 else f"torchrun --nproc-per-node {world} -m hmrnn"
+            print(f"interrupted after update {outcome.update}; go on with: {hmrnn} train text --resume {directory}")
+        else:
+            print(
+                f"{outcome.ended}: {outcome.update} updates, {outcome.epoch:.2f} epochs, {outcome.minutes:.1f} min; "
+                f"best validation {outcome.best_bits:.4f} bits per character; {outcome.skipped} updates not applied\n"
+                f"next: hmrnn eval {directory}"
+            )
+    if interrupted:
         raise KeyboardInterrupt
-
-
-def refuse_contradictions(run: TextRunConfig, directory: Path) -> None:
-    """A run is resumed with the settings that it has. Only its end may be set anew."""
-    for name, (asked, was) in differences(run, run_settings(directory)).items():
-        if name not in BOUNDS:
-            raise UsageError(f"--{name.replace('_', '-')} {asked} contradicts the run in {directory}, which has {was}")
 
 
 def at_home(data: TextDataConfig) -> TextDataConfig:
     """With an absolute path, so that the run can be resumed from another folder."""
-    known = (*PUBLISHED, "builtin", "planted")
-    return data if data.data in known else replace(data, data=str(Path(data.data).absolute()))
+    return data if known_by_name(data.data) else replace(data, data=str(Path(data.data).absolute()))
+
+
+def known_by_name(data: str) -> bool:
+    return data in (*PUBLISHED, "builtin", "planted")
 
 
 def load_model(directory: Path, checkpoint: Checkpoint, engine: str = "auto") -> TextModel:
     """The best or the last model of a run; a model that is no run has only one."""
     best = directory / "best"
     path = best if checkpoint == "best" and best.is_dir() else directory
-    if not (path / "config.json").is_file():
-        raise ValueError(f"{directory}: there is no config.json here: this is not a run")
     return TextModel.from_pretrained(path, engine=engine)
+
+
+def text_to_evaluate(
+    directory: Path, data: str | None, symbols: Symbols, on_unknown: OnUnknown, data_dir: Path | None
+) -> tuple[TextDataConfig, TextData, bool]:
+    """The text that `data` names, or else the run's own; and whether it has parts of its own, or is the run's."""
+    if data is not None and not read_config(directory)[1]:  # a model that is no run
+        config = at_home(TextDataConfig(data))
+        return config, load_text(config, data_dir, symbols, on_unknown), known_by_name(data)
+    run = load_run(directory)
+    config = at_home(replace(run.config.data, data=data or run.config.data.data))
+    text = load_text(config, data_dir or run.data_dir, symbols, on_unknown)
+    if config == run.config.data and text.fingerprint != run.fingerprint:
+        raise ValueError(
+            f"{config.data} has changed since {directory} was trained on it, and so have its parts. A copy under "
+            "another name can be evaluated as a whole"
+        )
+    return config, text, known_by_name(config.data) or config == run.config.data
 
 
 def evaluate(
@@ -103,27 +113,24 @@ def evaluate(
     if dynamic is not None and streams != 1:
         raise UsageError("--dynamic reads one stream: it can't be combined with --streams")
     model = load_model(directory, checkpoint, engine)
-    config = TextDataConfig(data) if data else None
-    if config is None or config.data == "planted":
-        config = run_settings(directory).data
-    own = data is None or config.data in PUBLISHED or config.data in ("builtin", "planted")
-    split = split or ("test" if own else "all")
-    text = load_text(config, data_dir, model.symbols, on_unknown).split(split)
+    config, text, in_parts = text_to_evaluate(directory, data, model.symbols, on_unknown, data_dir)
+    split = split or ("test" if in_parts else "all")
+    numbers = text.split(split)
     start = time.perf_counter()
     if dynamic is None:
-        bits = bits_per_character(model, text, streams, show=True)
+        bits = bits_per_character(model, numbers, streams, show=True)
     else:
-        bits = dynamic_bits_per_character(model, text, dynamic, show=True)
+        bits = dynamic_bits_per_character(model, numbers, dynamic, show=True)
     seconds = time.perf_counter() - start
     if as_json:
         answer: dict[str, Any] = {"run": str(directory), "checkpoint": checkpoint, "data": config.data, "split": split}
-        answer |= {"symbols": len(text), "streams": streams, "dynamic": dynamic}
+        answer |= {"symbols": len(numbers), "streams": streams, "dynamic": dynamic}
         print_json({**answer, "bits_per_character": bits, "seconds": seconds})
         return
     how = "one stream, exact" if streams == 1 else f"{streams} streams: each but the first starts without a past"
     how += "" if dynamic is None else f", dynamic: it goes on learning as it reads, with learning rate {dynamic:g}"
-    speed = f"{len(text) / seconds:,.0f} symbols/s"
-    print(f"{bits:.4f} bits per character: {config.data}, {split}, {len(text):,} symbols ({how}; {speed})")
+    speed = f"{len(numbers) / seconds:,.0f} symbols/s"
+    print(f"{bits:.4f} bits per character: {config.data}, {split}, {len(numbers):,} symbols ({how}; {speed})")
 
 
 def write(
@@ -156,4 +163,4 @@ def write(
 
 
 def print_json(answer: dict[str, Any]) -> None:
-    print(json.dumps(answer, default=str))
+    print(json.dumps({name: finite(value) for name, value in answer.items()}, default=str))

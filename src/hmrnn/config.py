@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from tyro.conf import Suppress, arg
@@ -60,6 +60,14 @@ class TextModelConfig:
     def __post_init__(self) -> None:
         check_size("embedding_size", self.embedding_size)
         check_size("output_size", self.output_size)
+        for size in self.hidden_sizes:
+            check_size("each of hidden_sizes", size)
+        detectors = len(self.hidden_sizes) - 1
+        if isinstance(self.boundary_bias, tuple) and len(self.boundary_bias) != detectors:
+            raise ValueError(
+                f"boundary_bias must be one number, or one for each layer but the last ({detectors}); "
+                f"got {self.boundary_bias}"
+            )
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,10 @@ class TextDataConfig:
     bytes: bool = False
     """Take a file's bytes as its symbols, not its UTF-8 characters. enwik8 always is."""
     planted: PlantedConfig = field(default_factory=PlantedConfig)
+
+    def __post_init__(self) -> None:
+        if self.bytes and self.data in ("ptb", "text8", "builtin", "planted"):
+            raise ValueError(f"bytes is for files; {self.data} is made of characters")
 
 
 @dataclass(frozen=True)
@@ -209,18 +221,21 @@ def from_json(kind: type[Config], content: Any, where: str) -> Config:
         raise ValueError(f"{where}: {error}") from None
 
 
-def differences(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
-    """The settings that differ between two configs of one kind, by name."""
-    found: dict[str, tuple[Any, Any]] = {}
-    for f in fields(one):
-        a, b = getattr(one, f.name), getattr(other, f.name)
-        if dataclasses.is_dataclass(a):
-            found.update(differences(a, b))
-        elif a != b:
-            found[f.name] = (a, b)
+def contradictions(asked: TextRunConfig, run: TextRunConfig) -> list[str]:
+    """The flags that ask for other numbers than the run's."""
+    found = []
+    for part in (f.name for f in fields(asked)):
+        found += _contradictions(getattr(asked, part), getattr(run, part), "--")
     return found
 
 
-def with_bounds(run: TextRunConfig, bounds: TrainingConfig) -> TextRunConfig:
-    """The run with another end."""
-    return replace(run, training=replace(run.training, **{name: getattr(bounds, name) for name in BOUNDS}))
+def _contradictions(asked: Any, run: Any, prefix: str) -> list[str]:
+    found = []
+    for f in fields(asked):
+        a, b = getattr(asked, f.name), getattr(run, f.name)
+        name = prefix + f.name.replace("_", "-")
+        if dataclasses.is_dataclass(a):
+            found += _contradictions(a, b, f"{name}.")
+        elif a != b and f.name not in BOUNDS:
+            found.append(f"{name} {a} (it has {b})")
+    return found

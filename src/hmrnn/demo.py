@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hmrnn.baselines.ngram import NGram
-from hmrnn.commands import load_model, refuse_contradictions
+from hmrnn.commands import load_model
 from hmrnn.config import TEXT_PRESETS
 from hmrnn.data.corpora import load_text
 from hmrnn.evaluation import bits_per_character
@@ -24,10 +24,7 @@ def demo(out: Path, epochs: float, seed: int) -> None:
     """Trains, scores the test part against a 5-gram model, and prints segments. If it was run before, goes on there."""
     small = TEXT_PRESETS["small"]
     run = replace(small, training=replace(small.training, epochs=epochs, seed=seed))
-    resume = (out / RESUMABLE).exists()
-    if resume:
-        refuse_contradictions(run, out)
-    if train_text(run, out, resume=resume).ended == INTERRUPTED:
+    if train_text(run, out, resume=(out / RESUMABLE).exists()).ended == INTERRUPTED:
         raise KeyboardInterrupt
 
     model = load_model(out, "best")

@@ -44,7 +44,8 @@ class Sampling:
         logits = logits.double()
         if self.temperature == 0:
             return (torch.arange(len(logits), device=logits.device) == logits.argmax()).double()
-        ranked, order = (logits / self.temperature).softmax(-1).sort(descending=True, stable=True)
+        # The largest becomes 0, so that no temperature, however small, makes infinity minus infinity of it.
+        ranked, order = ((logits - logits.max()) / self.temperature).softmax(-1).sort(descending=True, stable=True)
         if self.top_k is not None:
             ranked[self.top_k :] = 0
         if self.top_p is not None:

@@ -153,12 +153,14 @@ class TextModel(nn.Module):
         return model
 
 
-NOTES = ("data", "training", "fingerprint")  # what a training run adds to its model's config.json
+NOTES = ("data", "training", "fingerprint", "data_dir")  # what a training run adds to its model's config.json
 
 
 def read_config(directory: Path) -> tuple[TextModelConfig, dict[str, Any]]:
     """The model's config, and the notes beside it."""
     path = directory / "config.json"
+    if not path.is_file():
+        raise ValueError(f"{directory}: there is no config.json here: this is not a run")
     try:
         content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:

@@ -53,6 +53,16 @@ class Recurrent(nn.Module, ABC):
         return len(self.hidden_sizes)
 
     @property
+    def engine(self) -> str:
+        """The engine in use."""
+        return "torch"
+
+    @property
+    def engine_reason(self) -> str:
+        """Why that one, in one line."""
+        return "it has no other"
+
+    @property
     def soft(self) -> bool:
         """Whether boundaries may lie between 0 and 1."""
         return False

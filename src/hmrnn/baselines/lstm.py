@@ -40,6 +40,14 @@ class LSTM(Recurrent):
         )
 
     @property
+    def engine(self) -> str:
+        return str(self.layers[0].engine)
+
+    @property
+    def engine_reason(self) -> str:
+        return str(self.layers[0].engine_reason)
+
+    @property
     def state_sizes(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         return self.hidden_sizes, self.hidden_sizes, 0
 

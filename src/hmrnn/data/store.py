@@ -151,10 +151,11 @@ def from_files(
 
 def _folder(files: Sequence[TextFile], unit: Unit, divide: Divide, *more: str) -> Path:
     """Where the numbers of these files, as they are now, are kept."""
-    asked = [FORMAT_VERSION, unit, divide.__name__, *more]
+    asked: list[Any] = [FORMAT_VERSION, unit, divide.__name__, *more]
     for file in files:
         status = file.path.stat()
-        asked += [str(file.path.resolve()), status.st_size, status.st_mtime_ns, file.strip_lines, file.unpack]
+        asked += [str(file.path.resolve()), status.st_size, status.st_mtime_ns]
+        asked += [file.sha256, file.strip_lines, file.unpack]
     return cache_directory("data") / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
 
 
@@ -165,10 +166,10 @@ def _from_cache(folder: Path) -> TextData | None:
         symbols = Symbols.from_json(meta["symbols"])
         if (folder / "numbers.bin").stat().st_size != meta["length"] * np.dtype(meta["dtype"]).itemsize:
             return None
+        # an empty file can't be mapped
+        numbers = np.memmap(folder / "numbers.bin", meta["dtype"], "r") if meta["length"] else np.zeros(0, np.uint8)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    shape = (meta["length"],)
-    numbers = np.memmap(folder / "numbers.bin", meta["dtype"], "r", shape=shape) if shape[0] else np.zeros(0, np.uint8)
     splits = {name: (start, end) for name, (start, end) in meta["splits"].items()}
     return TextData(symbols, numbers, splits, meta["fingerprint"])
 

@@ -7,7 +7,7 @@ import json
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,37 +35,57 @@ def locked(directory: Path) -> Iterator[None]:
         yield
 
 
-def check_new(directory: Path) -> None:
+@dataclass(frozen=True)
+class SavedRun:
+    """What config.json says of a run, beside its model."""
+
+    config: TextRunConfig
+    fingerprint: str  # of the text
+    data_dir: Path | None  # where a published set was found
+
+
+def check_new(directory: Path, data: TextDataConfig) -> None:
+    """Refuses a directory that holds something, or that would become part of the text."""
+    if Path(data.data).is_dir() and Path(data.data).resolve() in directory.resolve().parents:
+        raise ValueError(f"{directory} lies in {data.data}, whose files are the text: choose another --out")
     if (directory / RESUMABLE).exists():
-        raise ValueError(
-            f"{directory} already holds a run: --resume {directory} goes on with it, or choose another --out"
-        )
+        raise ValueError(f"{directory} holds a run: --resume {directory} goes on with it, or choose another --out")
+    # A run that was killed before its first checkpoint was whole may start again: it has left a config at most.
+    if (directory / "best").exists() or ((directory / "config.json").exists() and not read_config(directory)[1]):
+        raise ValueError(f"{directory} holds a model already: choose another --out")
 
 
-def save_run(directory: Path, model: TextModel, run: TextRunConfig, fingerprint: str, progress: dict[str, Any]) -> None:
+def save_run(directory: Path, model: TextModel, run: SavedRun, progress: dict[str, Any]) -> None:
     """Writes a checkpoint. What is resumed from is one file, written last: it is there, whole, or the one before is."""
-    save_model(directory, model, run, fingerprint)
+    save_model(directory, model, run)
     buffer = io.BytesIO()
     torch.save({"format_version": FORMAT_VERSION, **progress}, buffer)
     write_atomically(directory / RESUMABLE, buffer.getvalue())
 
 
-def save_model(directory: Path, model: TextModel, run: TextRunConfig, fingerprint: str) -> None:
-    model.save_pretrained(directory, data=asdict(run.data), training=asdict(run.training), fingerprint=fingerprint)
+def save_model(directory: Path, model: TextModel, run: SavedRun) -> None:
+    model.save_pretrained(
+        directory,
+        data=asdict(run.config.data),
+        training=asdict(run.config.training),
+        fingerprint=run.fingerprint,
+        data_dir=None if run.data_dir is None else str(run.data_dir),
+    )
 
 
-def load_run(directory: Path) -> tuple[TextRunConfig, str]:
-    """The settings of a run, and the fingerprint of its data."""
+def load_run(directory: Path) -> SavedRun:
+    """The settings of a run."""
     model, notes = read_config(directory)
     where = directory / "config.json"
-    if set(notes) != {"data", "training", "fingerprint"}:
+    if not {"data", "training", "fingerprint"} <= set(notes):
         raise ValueError(f"{where}: this is a model, not a training run: it does not say how it was trained")
     run = TextRunConfig(
         from_json(TextDataConfig, notes["data"], f"{where}: data"),
         replace(model, slope=TextModelConfig.slope),  # the schedule's, not a setting
         from_json(TrainingConfig, notes["training"], f"{where}: training"),
     )
-    return run, str(notes["fingerprint"])
+    data_dir = notes.get("data_dir")
+    return SavedRun(run, str(notes["fingerprint"]), None if data_dir is None else Path(str(data_dir)))
 
 
 def load_progress(directory: Path) -> dict[str, Any]:
@@ -75,8 +95,8 @@ def load_progress(directory: Path) -> dict[str, Any]:
         raise ValueError(f"{directory}: there is no {RESUMABLE}, so there is nothing to resume; start a run with --out")
     try:
         progress = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        reason = str(error).splitlines()[0]
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path}: damaged, or not written by hmrnn: {reason}") from None
     if not isinstance(progress, dict) or progress.pop("format_version", None) != FORMAT_VERSION:
         raise ValueError(f"{path}: not a checkpoint of format_version {FORMAT_VERSION}")

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,19 @@ class Processes:
         """(world * n, …) -> (n, …): this process's part of what `gather` made."""
         return rows.chunk(self.world)[self.rank].clone()
 
-    def wait(self) -> None:
-        """Until all processes are here."""
-        if self.world > 1:
-            dist.barrier()
+    def first_before_others(self, work: Callable[[], Result]) -> Result:
+        """Does the work in the first process and then in the others, which find what it left. If it fails there, the
+        others leave without a word."""
+        result = None
+        try:
+            if self.first:
+                result = work()
+        except BaseException:
+            self.of_first(0.0)
+            raise
+        if self.of_first(1.0) == 0.0:
+            sys.exit(1)
+        return work() if result is None else result
 
 
 @contextmanager
@@ -67,7 +81,8 @@ def joined() -> Iterator[Processes]:
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
         yield Processes()
         return
-    dist.init_process_group("gloo")
+    # The others wait while the first one validates. Should it die, torchrun ends them.
+    dist.init_process_group("gloo", timeout=timedelta(hours=24))
     try:
         yield Processes(dist.get_rank(), dist.get_world_size())
         dist.barrier()

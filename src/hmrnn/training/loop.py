@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,9 +17,8 @@ from typing import Any
 import torch
 
 from hmrnn.boundary import SlopeSchedule
-from hmrnn.config import TextRunConfig
 from hmrnn.sequence import HMLSTMState
-from hmrnn.training.checkpoint import save_model, save_run
+from hmrnn.training.checkpoint import SavedRun, save_model, save_run
 from hmrnn.training.distributed import Processes
 from hmrnn.training.metrics import CollapseWatch, Reporter
 from hmrnn.training.schedules import LearningRate
@@ -49,14 +49,13 @@ class Update:
 class Training:
     """A run in progress: all that the next update depends on."""
 
-    def __init__(self, task: TextTask, run: TextRunConfig, fingerprint: str, processes: Processes) -> None:
-        self.task, self.run, self.config, self.fingerprint = task, run, run.training, fingerprint
-        self.processes = processes
+    def __init__(self, task: TextTask, run: SavedRun, processes: Processes) -> None:
+        self.task, self.run, self.config, self.processes = task, run, run.config.training, processes
         self.parameters = [p for p in task.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.learning_rate, fused=True)
         self.rate = LearningRate(self.config)
         self.slope = SlopeSchedule(self.config.slope_per_epoch, self.config.slope_limit)
-        self.watch = CollapseWatch(task.model.rnn.num_layers - 1 if run.model.model == "hm-lstm" else 0)
+        self.watch = CollapseWatch(task.model.rnn.num_layers - 1 if task.model.config.model == "hm-lstm" else 0)
         self.generator = torch.Generator().manual_seed(self.config.seed + processes.rank)
         self.update = 0  # how many are done
         self.skipped = 0  # of those, how many were not applied
@@ -89,7 +88,7 @@ class Training:
     def make_update(self, stop: bool, checkpoint: bool) -> Update:
         """One step of truncated backpropagation and of Adam. `stop` and `checkpoint` are this process's wishes."""
         model = self.task.model
-        model.rnn.slope = self.slope(self.update // self.task.updates_per_epoch)
+        self.set_slope(self.update)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate.value
         loss, rates = self.task.loss(self.update, self.generator)
@@ -112,6 +111,9 @@ class Training:
         interrupted, over, checkpoint = (value > 0 for value in sums[-3:])
         return Update(in_bits(mean_loss), mean_rates, norm, applied, interrupted, over, checkpoint)
 
+    def set_slope(self, update: int) -> None:
+        self.task.model.rnn.slope = self.slope(update // self.task.updates_per_epoch)
+
     def validate(self) -> tuple[float, bool]:
         """Bits per character, and whether that is the best so far."""
         own = self.task.validate(show=True) if self.processes.first else 0.0
@@ -123,11 +125,11 @@ class Training:
     def save(self, directory: Path) -> None:
         progress = self.state_dict()  # by all processes: it gathers
         if self.processes.first:
-            save_run(directory, self.task.model, self.run, self.fingerprint, progress)
+            save_run(directory, self.task.model, self.run, progress)
 
     def save_best(self, directory: Path) -> None:
         if self.processes.first:
-            save_model(directory / "best", self.task.model, self.run, self.fingerprint)
+            save_model(directory / "best", self.task.model, self.run)
 
     def state_dict(self) -> dict[str, Any]:
         state, gather = self.task.state, self.processes.gather
@@ -140,7 +142,7 @@ class Training:
             "model": self.task.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "rate": self.rate.state_dict(),
-            "watch": {"since": self.watch.since, "warned": self.watch.warned},
+            "watch": self.watch.state_dict(),
             "random": gather(self.generator.get_state().unsqueeze(0)),
             "recurrent": None
             if state is None
@@ -158,17 +160,21 @@ class Training:
         self.task.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.rate.load_state_dict(state["rate"])
-        self.watch.since, self.watch.warned = state["watch"]["since"], state["watch"]["warned"]
+        self.watch.load_state_dict(state["watch"])
         own, recurrent = self.processes.own, state["recurrent"]
         self.generator.set_state(own(state["random"])[0])
         if recurrent is not None:
             h, c = (tuple(own(rows) for rows in recurrent[name]) for name in ("h", "c"))
             self.task.state = HMLSTMState(h, c, own(recurrent["z"]))
+        self.set_slope(max(0, self.update - 1))
 
     def machine(self) -> dict[str, Any]:
         """What must be the same for a resumed run to give the same bits."""
-        engine = getattr(self.task.model.rnn, "engine", "torch")
-        return {"engine": engine, "threads": torch.get_num_threads(), "torch": str(torch.__version__)}
+        return {
+            "engine": self.task.model.rnn.engine,
+            "threads": torch.get_num_threads(),
+            "torch": str(torch.__version__),
+        }
 
 
 def train(training: Training, directory: Path, reporter: Reporter) -> str:
@@ -192,7 +198,8 @@ def train(training: Training, directory: Path, reporter: Reporter) -> str:
                 if improved:
                     training.save_best(directory)
             ended = INTERRUPTED if done.interrupted else end_of(training) or ("the time is over" if done.over else "")
-            if done.checkpoint or training.validation_due or ended:
+            # Not while updates fail: if the one before them spoilt the weights, the last good checkpoint must stay.
+            if done.applied and (done.checkpoint or training.validation_due or ended):
                 training.minutes = before + (time.monotonic() - start) / 60
                 training.save(directory)
                 saved = time.monotonic()
@@ -211,7 +218,7 @@ def end_of(training: Training) -> str:
     if training.skipped_in_a_row >= GIVE_UP:
         raise Diverged(
             f"{GIVE_UP} updates in a row gave a loss or a gradient that is not finite (the last was update "
-            f"{training.update}). The weights on disk are good. Try a lower --learning-rate"
+            f"{training.update}). The last good checkpoint stays. Try a lower --learning-rate in a new run"
         )
     if training.rate.finished:
         return "validation has stopped improving"
@@ -271,6 +278,7 @@ def stop_signals() -> Iterator[Stop]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         stop.asked = True
+        print("\nstopping after this update; Ctrl-C again stops at once", file=sys.stderr)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}

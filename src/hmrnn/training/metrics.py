@@ -11,9 +11,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-RARE, OFTEN, LONG = 0.005, 0.995, 200
+RARE, OFTEN = 0.005, 0.995
+LONG = 200  # updates
 ADVICE = {
-    "never": "its layer and those above get nothing to do. Try another --seed or a higher --boundary-bias",
+    "never": "the layers above get nothing to do. Try another --seed or a higher --boundary-bias",
     "always": "there is no hierarchy above it. Try another --seed or a lower --boundary-bias",
 }
 
@@ -22,31 +23,39 @@ class CollapseWatch:
     """Notices a detector that has stopped deciding: one warning each."""
 
     def __init__(self, detectors: int) -> None:
+        self.rates = [0.5] * detectors  # how often each fires: a running mean, since single updates scatter
         self.since = [0] * detectors  # updates for which it has been stuck
         self.warned = [False] * detectors
 
     def see(self, rates: Sequence[float]) -> list[str]:
         """Takes note of how often each detector fired in an update, and gives the warnings that are due."""
         warnings = []
-        for l, rate in enumerate(rates[: len(self.since)]):
-            stuck = rate < RARE or rate > OFTEN
-            self.since[l] = self.since[l] + 1 if stuck else 0
+        for l, rate in enumerate(rates[: len(self.rates)]):
+            mean = self.rates[l] = self.rates[l] + (rate - self.rates[l]) / (LONG / 10)
+            self.since[l] = self.since[l] + 1 if mean < RARE or mean > OFTEN else 0
             if self.since[l] >= LONG and not self.warned[l]:
                 self.warned[l] = True
-                how = "never" if rate < RARE else "always"
+                how = "never" if mean < RARE else "always"
                 warnings.append(
-                    f"the detector of layer {l + 1} has fired almost {how} ({rate:.1%} of steps) for {LONG} updates: "
-                    f"{ADVICE[how]}; see docs/deviations.md"
+                    f"the detector of layer {l + 1} has fired almost {how} ({mean:.1%} of steps) for {LONG} updates: "
+                    f"{ADVICE[how]}"
                 )
         return warnings
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rates": list(self.rates), "since": list(self.since), "warned": list(self.warned)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rates, self.since, self.warned = state["rates"], state["since"], state["warned"]
 
 
 class Reporter:
     """Where a run's news goes. Only the first process has any."""
 
-    def __init__(self, directory: Path, active: bool, tensorboard: bool, done: float) -> None:
+    def __init__(self, directory: Path, active: bool, tensorboard: bool, update: int, done: float) -> None:
+        """`update` and `done` tell where the run starts from: how many updates, and which share of all."""
         self.active = active
-        self.board = board(directory / "tensorboard") if tensorboard and active else None
+        self.board = board(directory / "tensorboard", update) if tensorboard and active else None
         self.metrics = (directory / "metrics.jsonl").open("a", encoding="utf-8") if active else None
         self.done = min(done, 1.0)
         self.bar: tqdm[Any] = tqdm(
@@ -94,12 +103,14 @@ class Reporter:
 
 def finite(value: Any) -> Any:
     """JSON knows neither NaN nor infinity."""
+    if isinstance(value, list):
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not abs(value) < float("inf") else value
 
 
-def board(directory: Path) -> Any:
+def board(directory: Path, update: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ValueError("--tensorboard needs the package tensorboard: pip install 'hmrnn[tensorboard]'") from None
-    return SummaryWriter(str(directory))
+    return SummaryWriter(str(directory), purge_step=update + 1)  # what was shown after that will come again

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hmrnn.config import TextRunConfig
+from hmrnn.config import TextRunConfig, UsageError, contradictions
 from hmrnn.data.corpora import load_text
 from hmrnn.data.store import TextData
 from hmrnn.models import TextModel
-from hmrnn.training.checkpoint import check_new, forget_after, load_progress, load_run, locked, remove_leftovers
+from hmrnn.training.checkpoint import (
+    SavedRun,
+    check_new,
+    forget_after,
+    load_progress,
+    load_run,
+    locked,
+    remove_leftovers,
+)
 from hmrnn.training.distributed import Processes, joined
 from hmrnn.training.loop import Training, train
 from hmrnn.training.metrics import Reporter
@@ -29,9 +37,9 @@ class Outcome:
     update: int
     epoch: float
     minutes: float
-    best_bits: float  # the best validation, in bits per character
+    best_bits: float  # the best validation, in bits per character; infinite if there was none
     skipped: int  # updates that were not applied, since something was not finite
-    first: bool  # whether this process is the one that speaks
+    processes: Processes
 
 
 def train_text(
@@ -43,30 +51,68 @@ def train_text(
     engine: str = "auto",
     tensorboard: bool = False,
 ) -> Outcome:
-    """Trains a model of text into a directory. With `resume`, goes on with what is there, exactly where it stopped."""
-    with joined() as processes, locked(directory) if processes.first else nullcontext():
-        if processes.first and resume:
-            remove_leftovers(directory)
-        elif processes.first:
-            check_new(directory)
-        progress = load_progress(directory) if resume else None
-        data = load_together(run, data_dir, processes)
-        if progress is not None and load_run(directory)[1] != data.fingerprint:
-            raise ValueError(f"{run.data.data}: this is not the text that {directory} was trained on: it has changed")
-        return carry_out(prepare(run, data, engine, processes), progress, directory, tensorboard)
+    """Trains a model of text into a directory. With `resume`, goes on with what is there, exactly where it stopped.
+
+    A run that goes on keeps its settings: `run` may only set another end. `data_dir` and `engine` are its own, too,
+    unless they are given.
+    """
+    with joined() as processes, ExitStack() as stack:
+
+        def open_run() -> tuple[TextData, SavedRun, dict[str, Any] | None]:
+            if processes.first:
+                stack.enter_context(locked(directory))
+            if resume:
+                return reopen(run, directory, data_dir, processes)
+            if processes.first:
+                check_new(directory, run.data)
+            data = load_text(run.data, data_dir)
+            return data, SavedRun(run, data.fingerprint, data_dir.absolute() if data_dir else None), None
+
+        data, saved, progress = processes.first_before_others(open_run)
+        if progress is not None and engine == "auto":
+            engine = progress["machine"]["engine"]
+        return carry_out(prepare(saved, data, engine, processes), progress, directory, tensorboard)
+
+
+def reopen(
+    run: TextRunConfig, directory: Path, data_dir: Path | None, processes: Processes
+) -> tuple[TextData, SavedRun, dict[str, Any]]:
+    """What is there to go on with."""
+    progress = load_progress(directory)
+    saved = load_run(directory)
+    wrong = contradictions(run, saved.config)
+    if wrong:
+        raise UsageError(f"{', '.join(wrong)} contradicts the run in {directory}")
+    if data_dir is not None:
+        saved = replace(saved, data_dir=data_dir.absolute())
+    data = load_text(run.data, saved.data_dir)
+    if saved.fingerprint != data.fingerprint:
+        raise ValueError(f"{run.data.data}: this is not the text that {directory} was trained on: it has changed")
+    if processes.first:
+        remove_leftovers(directory)
+        forget_after(directory / "metrics.jsonl", progress["update"])
+    return data, replace(saved, config=run), progress
+
+
+def prepare(run: SavedRun, data: TextData, engine: str, processes: Processes) -> Training:
+    """A run before its first update."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.config.training.seed)
+        model = TextModel(data.symbols, run.config.model, engine=engine)
+    return Training(TextTask(model, data, run.config, processes), run, processes)
 
 
 def carry_out(training: Training, progress: dict[str, Any] | None, directory: Path, tensorboard: bool) -> Outcome:
     """Trains, from `progress` if there is any."""
-    first = training.processes.first
-    if progress is None:
-        training.save(directory)  # so that a run which is killed early can be resumed, too
-    else:
+    processes = training.processes
+    if progress is not None:
         restore(training, progress, directory)
-        if first:
-            forget_after(directory / "metrics.jsonl", training.update)
-    with Reporter(directory, first, tensorboard, training.share) as reporter:
-        reporter.say(description(training, resumed=progress is not None))
+    with Reporter(directory, processes.first, tensorboard, training.update, training.share) as reporter:
+        if progress is None:
+            training.save(directory)  # so that a run which is killed early can be resumed, too
+            reporter.say(description(training))
+        else:
+            reporter.say(f"{description(training)}\n{restored(training, progress['machine'])}")
         ended = train(training, directory, reporter)
     return Outcome(
         directory,
@@ -76,24 +122,8 @@ def carry_out(training: Training, progress: dict[str, Any] | None, directory: Pa
         training.minutes,
         training.best,
         training.skipped,
-        first,
+        processes,
     )
-
-
-def load_together(run: TextRunConfig, data_dir: Path | None, processes: Processes) -> TextData:
-    """The text. The first process reads it before the others, which then find it in the cache."""
-    if processes.first:
-        data = load_text(run.data, data_dir)
-    processes.wait()
-    return data if processes.first else load_text(run.data, data_dir)
-
-
-def prepare(run: TextRunConfig, data: TextData, engine: str, processes: Processes) -> Training:
-    """A run before its first update."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run.training.seed)
-        model = TextModel(data.symbols, run.model, engine=engine)
-    return Training(TextTask(model, data, run, processes), run, data.fingerprint, processes)
 
 
 def restore(training: Training, progress: dict[str, Any], directory: Path) -> None:
@@ -106,23 +136,26 @@ def restore(training: Training, progress: dict[str, Any], directory: Path) -> No
         raise ValueError(f"{directory}: can't be resumed: {error}") from None
 
 
-def description(training: Training, resumed: bool) -> str:
+def description(training: Training) -> str:
     """What a user should know before the first update."""
     model, task = training.task.model, training.task
-    engine = training.machine()["engine"]
-    reason = getattr(model.rnn, "engine_reason", "")
     weights = sum(p.numel() for p in model.parameters())
+    return (
+        f"{len(model.symbols)} distinct symbols; {len(task.train):,} to train on, {len(task.valid):,} to validate\n"
+        f"{model.config.model} {list(model.config.hidden_sizes)}, {weights:,} weights; engine {model.rnn.engine} "
+        f"({model.rnn.engine_reason}), {torch.get_num_threads()} threads, {training.processes.world} process(es)\n"
+        f"{task.updates_per_epoch:,} updates an epoch, {task.symbols_per_update:,} symbols each"
+    )
+
+
+def restored(training: Training, machine: dict[str, Any]) -> str:
+    """What a resumed run has, and what it has not."""
     lines = [
-        f"{len(model.symbols)} distinct symbols; {len(task.train):,} to train on, {len(task.valid):,} to validate",
-        f"{model.config.model} {list(model.config.hidden_sizes)}, {weights:,} weights; engine {engine}"
-        + (f" ({reason})" if reason else "")
-        + f", {torch.get_num_threads()} threads, {training.processes.world} process(es)",
-        f"{task.updates_per_epoch:,} updates an epoch, {task.symbols_per_update:,} symbols each",
+        f"restored: weights, optimiser, recurrent state and random state after update {training.update:,} (epoch "
+        f"{training.epoch:.2f}, {training.minutes:.1f} min); best validation {training.best:.4f}; learning rate "
+        f"{training.rate.value:g}; {training.skipped} updates not applied"
     ]
-    if resumed:
-        lines.append(
-            f"restored: weights, optimiser, recurrent state and random state after update {training.update:,} (epoch "
-            f"{training.epoch:.2f}, {training.minutes:.1f} min); best validation {training.best:.4f}; learning rate "
-            f"{training.rate.value:g}; {training.skipped} updates not applied"
-        )
+    for name, now in training.machine().items():
+        if machine.get(name) != now:
+            lines.append(f"warning: {name} was {machine.get(name)} and is {now} now: the last bits will differ")
     return "\n".join(lines)

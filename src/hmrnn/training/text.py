@@ -51,6 +51,8 @@ class TextTask:
                 f"validate, but {rows} streams of one window of {self.window} steps take {rows * self.window + 1:,}, "
                 "and validation 2. Give more text, or a smaller --batch-size or --window"
             )
+        if run.model.model == "hrnn" and len(run.model.hidden_sizes) > 3:
+            raise ValueError("a text gives an HRNN boundaries of words and sentences, for 3 layers at most")
         if len(data.symbols) < 2:
             raise ValueError(f"{run.data.data}: all symbols are the same: there is nothing to predict")
         self.symbols_per_update = rows * self.window
@@ -58,7 +60,7 @@ class TextTask:
         self.state: HMLSTMState | None = None
 
     def loss(self, update: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The mean loss of an update's window, in bits, and how often each detector fired."""
+        """The mean loss of an update's window, in nats, and how often each detector fired."""
         start = update % self.updates_per_epoch * self.window
         end = start + self.window
         state = None if start == 0 else self.state
