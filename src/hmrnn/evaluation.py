@@ -80,9 +80,9 @@ def dynamic_bits_per_character(
             loss = F.cross_entropy(out.logits.float().flatten(0, 1), symbols[1:].flatten())
             optimizer.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
-            optimizer.step()
-            learner.rnn.constrain_detectors()
+            if torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0).isfinite():
+                optimizer.step()
+                learner.rnn.constrain_detectors()
             state = state.detach()
             nats += loss.item() * (end - start)
             bar.update(end - start)

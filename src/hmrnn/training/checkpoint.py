@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -100,6 +101,8 @@ def load_progress(directory: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: damaged, or not written by hmrnn: {reason}") from None
     if not isinstance(progress, dict) or progress.pop("format_version", None) != FORMAT_VERSION:
         raise ValueError(f"{path}: not a checkpoint of format_version {FORMAT_VERSION}")
+    if not isinstance(progress.get("update"), int) or not isinstance(progress.get("machine"), dict):
+        raise ValueError(f"{path}: damaged: it does not say how far it is, and where it was made")
     return progress
 
 
@@ -121,6 +124,6 @@ def forget_after(path: Path, update: int) -> None:
             record = json.loads(line)
         except ValueError:
             continue  # a line that a killed process was just writing
-        if record["update"] <= update:
+        if isinstance(record, dict) and record.get("update", math.inf) <= update:
             kept.append(line + "\n")
     write_atomically(path, "".join(kept))

@@ -70,7 +70,7 @@ def train_text(
 
         data, saved, progress = processes.first_before_others(open_run)
         if progress is not None and engine == "auto":
-            engine = progress["machine"]["engine"]
+            engine = str(progress["machine"].get("engine", engine))
         return carry_out(prepare(saved, data, engine, processes), progress, directory, tensorboard)
 
 
