@@ -54,7 +54,7 @@ def test_every_public_name_is_there():
 
 
 def test_help_of_every_command_is_quick():
-    for command in (["train", "text"], ["train"], ["eval"], ["generate"], ["demo"], ["bench"]):
+    for command in (["train", "text"], ["train"], ["eval"], ["generate"], ["segment"], ["demo"], ["bench"]):
         start = time.perf_counter()
         done = run(*command, "--help")
         assert time.perf_counter() - start < 1.5, command
@@ -155,6 +155,23 @@ def test_generate(trained):
     unknown = run("generate", str(trained), "--prompt", "雪")
     assert unknown.returncode == 1
     assert "'雪'" in unknown.stderr
+
+
+def test_segment(trained, tmp_path):
+    text = builtin_text()[1000:1400]
+    (tmp_path / "text.txt").write_text(text)
+    done = run("segment", str(trained), str(tmp_path / "text.txt"))
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^400 / \d+ / \d+ updates of 1,200 \(\d+% saved\)$", done.stderr, re.MULTILINE)
+    piped = run("segment", str(trained), input=text)
+    assert piped.stdout == done.stdout
+    answer = json.loads(run("segment", str(trained), "-", "--format", "json", input=text).stdout)
+    assert "".join(s["text"] for s in answer["segments"] if s["layer"] == 1) == text
+    for content, what in [("", "empty"), ("a雪", "standard input: the symbol '雪' .* at position 1")]:
+        failed = run("segment", str(trained), input=content)
+        assert failed.returncode == 1
+        assert re.search(what, failed.stderr)
+    assert "nowhere" in run("segment", str(trained), "nowhere").stderr
 
 
 def test_a_reader_that_has_enough(trained):

@@ -213,6 +213,35 @@ def generate(
     )
 
 
+@app.command(name="segment")
+def segment(
+    run: Positional[Path],
+    file: Positional[str] = "-",
+    format: Literal["text", "json"] = "text",
+    vectors: bool = False,
+    on_unknown: OnUnknown = "error",
+    checkpoint: Literal["best", "last"] = "best",
+    engine: Engine = "auto",
+) -> None:
+    """Show the segments that a run finds in a text, while it is read: any length, in constant memory.
+
+    Args:
+        run: Directory of the run.
+        file: The text; - is standard input.
+        format: text: the text with marks, | where a segment of layer 1 ends, ‖ of layer 2, ⦀ above. json: one object, a
+            segment a line.
+        vectors: With each segment's vector (json): the state that its layer hands up at the boundary.
+        on_unknown: What to do with a symbol that the model does not know.
+        checkpoint: The model with the best validation, or the last one.
+        engine: How the network is computed.
+    """
+    from hmrnn import commands
+
+    commands.segment(
+        run, file, form=format, vectors=vectors, on_unknown=on_unknown, checkpoint=checkpoint, engine=engine
+    )
+
+
 @app.command(name="bench")
 def bench(
     hidden: int = 512,

@@ -5,23 +5,29 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, replace
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from hmrnn.config import TextDataConfig, TextRunConfig, UsageError
 from hmrnn.data.corpora import PUBLISHED, load_text
 from hmrnn.data.store import TextData
-from hmrnn.data.text import OnUnknown, Symbols
+from hmrnn.data.text import OnUnknown, Symbols, numbered
 from hmrnn.evaluation import bits_per_character, dynamic_bits_per_character
 from hmrnn.generation import Sampling, generate
 from hmrnn.models import TextModel, read_config
+from hmrnn.reading import AT_ONCE
 from hmrnn.structure.marks import mark
+from hmrnn.structure.operations import follow
+from hmrnn.structure.written import Counted, write_json, write_marked
 from hmrnn.training.checkpoint import load_run
 from hmrnn.training.loop import INTERRUPTED
 from hmrnn.training.metrics import finite
 from hmrnn.training.run import train_text
 
+READ_AT_ONCE = 1 << 16  # bytes
 Checkpoint = Literal["best", "last"]
 Split = Literal["train", "valid", "test", "all"]
 
@@ -160,6 +166,37 @@ def write(
         print_json({"prompt": text[False], "text": text[True], "boundaries": boundaries})
     else:
         print()
+
+
+def segment(
+    directory: Path,
+    file: str,
+    *,
+    form: Literal["text", "json"],
+    vectors: bool,
+    on_unknown: OnUnknown,
+    checkpoint: Checkpoint,
+    engine: str,
+) -> None:
+    """Prints the segments of a file or of standard input while it is read."""
+    model = load_model(directory, checkpoint, engine)
+    with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as stream:
+        # read1: what is there already, so that lines from a pipe are answered as they come
+        chunks = iter(lambda: cast(BufferedReader, stream).read1(READ_AT_ONCE), b"")
+        pieces = (
+            part
+            for piece in numbered(chunks, model.symbols, on_unknown, "standard input" if file == "-" else file)
+            for part in piece.split(AT_ONCE)
+        )
+        count = Counted(follow(model, pieces, hidden=vectors))
+        if form == "json":
+            write_json(model, count, sys.stdout)
+        else:
+            write_marked(model, count, sys.stdout)
+    if count.updates is None:
+        raise ValueError(f"{file}: empty: there is nothing to segment")
+    done, layers = count.updates, " / ".join(f"{n:,}" for n in count.updates.layers)
+    print(f"{layers} updates of {done.all:,} ({done.saved:.0%} saved)", file=sys.stderr)
 
 
 def print_json(answer: dict[str, Any]) -> None:

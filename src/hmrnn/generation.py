@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hmrnn.baselines.hrnn import LOOKBACK
 from hmrnn.data.text import OnUnknown
-from hmrnn.sequence import HMLSTMState
+from hmrnn.reading import AT_ONCE, Reader
 
 if TYPE_CHECKING:
     from hmrnn.models import TextModel
 
 START = ("\n", " ")  # what an empty prompt stands for: the first of these that the model knows
-PROMPT_WINDOW = 4096
 
 
 @dataclass(frozen=True)
@@ -83,37 +81,15 @@ def generate(
     if unseen:
         numbers = model.symbols.encode(next((s for s in START if s in model.symbols.table), model.symbols.table[0]))
     reader = Reader(model, generator)
-    for start in range(0, len(numbers), PROMPT_WINDOW):
-        for number, z in reader.read(numbers[start : start + PROMPT_WINDOW]):
+    for part in numbers.split(AT_ONCE):
+        for symbol in read_by(reader, part, new=False):
             if not unseen:
-                yield Generated(number, z, new=False)
+                yield symbol
     for _ in range(max_new):
         drawn = torch.multinomial(sampling.probabilities(reader.logits.cpu()), 1, generator=generator)
-        yield from (Generated(number, z, new=True) for number, z in reader.read(drawn))
+        yield from read_by(reader, drawn, new=True)
 
 
-class Reader:
-    """A model that reads a text bit by bit."""
-
-    logits: Tensor  # (symbols,): of what comes next
-
-    def __init__(self, model: TextModel, generator: torch.Generator) -> None:
-        self.model = model
-        self.generator = generator
-        self.state: HMLSTMState | None = None
-        self.past = torch.zeros(0, dtype=torch.int64)  # as far back as given boundaries need it
-
-    def read(self, numbers: Tensor) -> list[tuple[int, tuple[bool, ...]]]:
-        """(T,): reads on. For each symbol its number, and which detectors fired."""
-        both = torch.cat([self.past, numbers])
-        device = self.model.embedding.weight.device
-        out, self.state = self.model(
-            numbers.unsqueeze(1).to(device),
-            self.state,
-            boundaries=self.model.boundaries(both.unsqueeze(1), context=len(self.past)),
-            generator=self.generator,
-        )
-        self.past = both[-LOOKBACK:]
-        self.logits = out.logits[-1, 0]
-        fired = (out.rnn.z[:, 0] > 0.5).tolist()
-        return [(number, tuple(z)) for number, z in zip(numbers.tolist(), fired, strict=True)]
+def read_by(reader: Reader, numbers: Tensor, new: bool) -> list[Generated]:
+    fired = (reader.read(numbers).rnn.z[:, 0] > 0.5).tolist()
+    return [Generated(number, tuple(z), new) for number, z in zip(numbers.tolist(), fired, strict=True)]

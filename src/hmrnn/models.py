@@ -24,6 +24,7 @@ from hmrnn.hmlstm import HMLSTM
 from hmrnn.output import OutputEmbedding, SoftmaxHead
 from hmrnn.recurrent import Recurrent
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState
+from hmrnn.structure.segments import Segmentation, segment
 
 FORMAT_VERSION = 1
 
@@ -117,6 +118,10 @@ class TextModel(nn.Module):
         """What follows the prompt. `hmrnn.generation.generate` gives it symbol by symbol, with the boundaries."""
         made = generate(self, prompt, max_new, Sampling(temperature, top_k, top_p), seed)
         return self.symbols.decode(symbol.number for symbol in made if symbol.new)
+
+    def segment(self, text: str | bytes, *, vectors: bool = False) -> Segmentation:
+        """The segments that the layers found in a text, and every step; on request with the segments' vectors."""
+        return segment(self, text, vectors=vectors)
 
     def save_pretrained(self, directory: str | Path, **notes: Any) -> None:
         """Writes config.json, symbols.json and model.safetensors. `notes` go into config.json, too."""

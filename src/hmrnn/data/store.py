@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import hashlib
 import json
@@ -15,7 +14,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -23,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from hmrnn.data.text import CODE_POINTS, Numbers, OnUnknown, Symbols, Unit, as_symbols, codes
+from hmrnn.data.text import CODE_POINTS, Numbers, OnUnknown, Symbols, Unit, codes, texts
 from hmrnn.files import cache_directory, write_atomically
 
 FORMAT_VERSION = 1
@@ -212,25 +210,9 @@ def _progress(what: str, files: Sequence[TextFile], unit: Unit) -> Iterator[tupl
     """All files as code points, piece by piece, each with the number of its file."""
     with tqdm(desc=what, unit="sym", unit_scale=True, leave=False, delay=2, disable=not sys.stderr.isatty()) as bar:
         for i, file in enumerate(files):
-            pieces = map(as_symbols, file.chunks()) if unit == "byte" else _characters(file)
-            for piece in pieces:
+            for piece in texts(file.chunks(), unit, str(file.path)):
                 bar.update(len(piece))
                 yield i, codes(piece)
-
-
-def _characters(file: TextFile) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    fed = 0
-    for chunk in chain(file.chunks(), [b""]):
-        kept = len(decoder.getstate()[0])  # the bytes of a character that the last chunk cut
-        try:
-            yield decoder.decode(chunk, final=not chunk)
-        except UnicodeDecodeError as error:
-            byte, offset = error.object[error.start], fed - kept + error.start
-            raise ValueError(
-                f"{file.path}: not UTF-8: {error.reason}, byte 0x{byte:02x} at offset {offset} (--bytes reads any file)"
-            ) from None
-        fed += len(chunk)
 
 
 def _names(files: Sequence[TextFile]) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -149,3 +150,33 @@ def as_symbols(content: bytes) -> str:
 def codes(text: str) -> npt.NDArray[np.uint32]:
     """(T,): the code points of a text."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+
+
+def texts(chunks: Iterable[bytes], unit: Unit, name: str) -> Iterator[str]:
+    """Chunks of a file as text, one character of which is one symbol. `name` is the file's, for an error."""
+    if unit == "byte":
+        yield from map(as_symbols, chunks)
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    fed = 0
+    for chunk in chain(chunks, [b""]):
+        kept = len(decoder.getstate()[0])  # the bytes of a character that the last chunk cut
+        try:
+            yield decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            byte, offset = error.object[error.start], fed - kept + error.start
+            raise ValueError(
+                f"{name}: not UTF-8: {error.reason}, byte 0x{byte:02x} at offset {offset} (--bytes reads any file)"
+            ) from None
+        fed += len(chunk)
+
+
+def numbered(chunks: Iterable[bytes], symbols: Symbols, on_unknown: OnUnknown, name: str) -> Iterator[Tensor]:
+    """Chunks of a file as numbers of their symbols, (T,) int64 each."""
+    place = 0
+    for text in texts(chunks, symbols.unit, name):
+        try:
+            yield torch.from_numpy(symbols.numbers(codes(text), on_unknown, place))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        place += len(text)

@@ -1,0 +1,124 @@
+"""What each layer did at each step of a text: UPDATE, COPY or FLUSH, with what went on in the detectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hmrnn.boundary import hard_sigmoid
+from hmrnn.hmlstm import HMLSTM
+from hmrnn.reading import Reader
+from hmrnn.sequence import COPY, HMLSTMOutput, HMLSTMState, Piecewise
+
+if TYPE_CHECKING:
+    from hmrnn.models import TextModel
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A stretch of a text, as a model with L layers read it."""
+
+    start: int  # place of its first symbol in the text
+    numbers: Tensor  # (T,) int64: the symbols
+    operations: Tensor  # (T, L) int8: UPDATE, COPY, FLUSH
+    z: Tensor  # (T, L-1) bool: where a segment of a layer ends
+    z_tilde: Tensor  # (T, L-1): what the detectors said, between 0 and 1; z itself where there is no detector
+    norms: Tensor  # (T, L): of the hidden states
+    surprisal: Tensor  # (T,): bits of each symbol, given those before it; NaN for the first of the text
+    h: tuple[Tensor, ...] | None  # L times (T, H_l), if they were asked for
+
+    @staticmethod
+    def joined(parts: Iterable[Steps]) -> Steps:
+        """Stretches that follow each other, as one."""
+        parts = list(parts)
+        if not parts:
+            raise ValueError("there are no steps to join: the text is empty")
+        values: dict[str, Any] = {f.name: torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Steps)[1:-1]}
+        columns = [p.h for p in parts if p.h is not None]
+        h = tuple(torch.cat(column) for column in zip(*columns, strict=True)) if columns else None
+        return Steps(parts[0].start, **values, h=h)
+
+
+@dataclass(frozen=True)
+class Updates:
+    """How often layers did something, as the paper counts: 270, 56 and 9 of 810, for instance."""
+
+    layers: tuple[int, ...]  # UPDATE and FLUSH operations of each layer
+    steps: int
+
+    @property
+    def all(self) -> int:
+        """What a network without COPY would have done."""
+        return self.steps * len(self.layers)
+
+    @property
+    def saved(self) -> float:
+        """The share of it that COPY saved."""
+        return 1 - sum(self.layers) / self.all if self.steps else 0.0
+
+    def __add__(self, other: Updates) -> Updates:
+        return Updates(tuple(a + b for a, b in zip(self.layers, other.layers, strict=True)), self.steps + other.steps)
+
+
+def updates(operations: Tensor) -> Updates:
+    """(T, L) -> the count of each layer."""
+    return Updates(tuple((operations != COPY).sum(0).tolist()), len(operations))
+
+
+@torch.no_grad()
+def follow(model: TextModel, pieces: Iterable[Tensor], hidden: bool = False) -> Iterator[Steps]:
+    """Reads a text piece by piece, each (T,) int64, in memory that does not grow. `hidden`: with the hidden states."""
+    reader = Reader(model, torch.Generator(model.embedding.weight.device).manual_seed(0))
+    start, expected = 0, None  # the log-probabilities of what comes next
+    for numbers in pieces:
+        if len(numbers) == 0:
+            continue
+        out = reader.read(numbers)
+        log_p = out.logits[:, 0].double().log_softmax(-1).cpu()
+        before = torch.full_like(log_p[:1], math.nan) if expected is None else expected
+        surprisal = -torch.cat([before, log_p[:-1]]).gather(1, numbers.unsqueeze(1))[:, 0] / math.log(2)
+        expected = log_p[-1:]
+        yield Steps(
+            start,
+            numbers,
+            out.rnn.operations[:, 0].cpu(),
+            out.rnn.z[:, 0].cpu() > 0.5,
+            detector_values(model, numbers, out.rnn, reader.before)[:, 0].cpu(),
+            torch.stack([norms(steps)[:, 0] for steps in out.rnn.steps], dim=-1).cpu(),
+            surprisal,
+            tuple(h[:, 0].cpu() for h in out.rnn.h) if hidden else None,
+        )
+        start += len(numbers)
+
+
+def norms(steps: Piecewise) -> Tensor:
+    """(T, B)"""
+    return steps.map(lambda values: values.norm(dim=-1, keepdim=True)).dense()[..., 0]
+
+
+def detector_values(model: TextModel, numbers: Tensor, out: HMLSTMOutput, before: HMLSTMState) -> Tensor:
+    """(T, 1, L-1): z~ of every detector at every step, as in `equations.py`, from what the engine put out.
+
+    s_z = U_z h[t-1,l] + z[t-1,l] * V_z h[t-1,l+1] + z[t,l-1] * W_z h[t,l-1] + b_z
+    """
+    rnn = model.rnn
+    if not isinstance(rnn, HMLSTM) or model.config.model == "hrnn":
+        return out.z
+    weights, values = rnn.weights(), []
+    below, fed = model.embedding(numbers.to(out.z.device)).unsqueeze(1), torch.ones_like(out.z[..., 0])
+    for l in range(rnn.num_layers - 1):
+        w = weights[l]
+        assert w.U_z is not None
+        assert w.V_z is not None
+        assert w.W_z is not None
+        own, above = (torch.cat([before.h[k].unsqueeze(0), out.h[k][:-1]]) for k in (l, l + 1))
+        flush = torch.cat([before.z[:, l].unsqueeze(0), out.z[:-1, :, l]])
+        s_z = own @ w.U_z + flush * (above @ w.V_z) + fed * (below @ w.W_z) + w.b_z
+        values.append(hard_sigmoid(s_z, rnn.slope))
+        below, fed = out.h[l], out.z[..., l]
+    return torch.stack(values, dim=-1)

@@ -1,0 +1,239 @@
+"""The structure of a text: operations, detector values, segments, trees, and how they are written."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hmrnn import COPY, Symbols, TextModel, TextModelConfig
+from hmrnn.data.text import numbered
+from hmrnn.structure import segments as module
+from hmrnn.structure.operations import Steps, Updates, follow, updates
+from hmrnn.structure.segments import Segment, Segmentation, segments
+from hmrnn.structure.written import Counted, write_json, write_marked
+
+TEXT = "the cat sat on the mat. the dog sat too.\n" * 2
+SYMBOLS = Symbols.of("ab")
+
+
+def small(model="hm-lstm", symbols=None, **options) -> TextModel:
+    torch.manual_seed(3)
+    sizes = {"hidden_sizes": options.pop("hidden_sizes", (9, 8, 7)), "output_size": 7, "embedding_size": 4}
+    return TextModel(symbols or Symbols.of(TEXT), TextModelConfig(model, **sizes, **options)).double()
+
+
+def steps_of(model: TextModel, *cuts: int, hidden: bool = False) -> Steps:
+    numbers = model.symbols.encode(TEXT)
+    return Steps.joined(follow(model, numbers.tensor_split(cuts), hidden))
+
+
+@pytest.mark.parametrize("kind", ["hm-lstm", "lstm", "clockwork", "hrnn"])
+def test_steps_are_what_the_model_put_out(kind):
+    model = small(kind)
+    numbers = model.symbols.encode(TEXT)
+    out, _ = model(numbers.unsqueeze(1), boundaries=model.boundaries(numbers.unsqueeze(1)))
+    steps = steps_of(model, hidden=True)
+    assert torch.equal(steps.operations, out.rnn.operations[:, 0])
+    assert torch.equal(steps.z, out.rnn.z[:, 0] > 0.5)
+    torch.testing.assert_close(steps.norms, torch.stack([h[:, 0].norm(dim=-1) for h in out.rnn.h], dim=-1))
+    for mine, h in zip(steps.h, out.rnn.h, strict=True):
+        torch.testing.assert_close(mine, h[:, 0])
+    assert math.isnan(steps.surprisal[0])
+    assert steps.surprisal[1:].mean().item() == pytest.approx(model.bits_per_character(TEXT), rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["hm-lstm", "hrnn"])
+@given(cuts=st.lists(st.integers(0, len(TEXT)), max_size=4).map(sorted))
+def test_a_text_in_pieces_is_the_same_text(kind, cuts):
+    model = small(kind)
+    whole, parts = steps_of(model, hidden=True), steps_of(model, *cuts, hidden=True)
+    for name in ("numbers", "operations", "z", "z_tilde", "norms", "surprisal"):
+        torch.testing.assert_close(getattr(parts, name), getattr(whole, name), equal_nan=True, rtol=1e-9, atol=1e-12)
+    for a, b in zip(parts.h, whole.h, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("slope", [1.0, 2.5])
+def test_detector_values(slope):
+    """In a soft network that recomputes z in every step, z is z~: the reference engine's own value."""
+    model = small(boundary="soft", copy_boundary="recompute", boundary_bias=(0.1, -0.2))
+    model.rnn.slope = slope
+    numbers = model.symbols.encode(TEXT)
+    out, _ = model(numbers.unsqueeze(1))
+    steps = steps_of(model, 13, 40)
+    torch.testing.assert_close(steps.z_tilde, out.rnn.z[:, 0], rtol=0, atol=1e-12)
+    assert out.rnn.z.std() > 0
+
+
+@pytest.mark.parametrize("copy_boundary", ["hold", "recompute"])
+def test_a_boundary_is_where_the_detector_is_above_one_half(copy_boundary):
+    model = small(copy_boundary=copy_boundary, boundary_bias=0.05)
+    steps = steps_of(model)
+    active = steps.operations[:, :-1] != COPY if copy_boundary == "hold" else torch.ones_like(steps.z)
+    assert torch.equal(steps.z, (steps.z_tilde > 0.5) & active)
+    assert 0 < steps.z.double().mean() < 1
+
+
+def test_updates_as_the_paper_counts():
+    operations = torch.full((270, 3), COPY)
+    operations[:, 0], operations[:56, 1], operations[:9, 2] = 0, 0, 2
+    count = updates(operations)
+    assert (count.layers, count.all) == ((270, 56, 9), 810)
+    assert count.saved == pytest.approx(1 - 335 / 810)
+    assert count + Updates((1, 1, 1), 1) == Updates((271, 57, 10), 271)
+
+
+# Segments
+
+
+def made(z: list[list[int]], text: str, *cuts: int) -> list[Steps]:
+    """Steps with given boundaries."""
+    numbers, fired = SYMBOLS.encode(text), torch.tensor(z, dtype=torch.bool).view(len(text), -1)
+    parts, start = [], 0
+    for part, ends in zip(numbers.tensor_split(cuts), fired.tensor_split(cuts), strict=True):
+        rest = [torch.zeros(len(part), 1)] * 4
+        parts.append(Steps(start, part, rest[0], ends, *rest[1:], h=None))
+        start += len(part)
+    return parts
+
+
+BOUNDARIES = st.integers(1, 40).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=2), min_size=n, max_size=n),
+        st.text("ab", min_size=n, max_size=n),
+        st.lists(st.integers(0, n), max_size=3).map(sorted),
+    )
+)
+
+
+@given(BOUNDARIES)
+def test_segments_partition_the_text(case):
+    z, text, cuts = case
+    found = list(segments(made(z, text, *cuts), SYMBOLS))
+    assert found == [s for s in segments(made(z, text), SYMBOLS)]
+    for layer in (1, 2):
+        own = [s for s in found if s.layer == layer]
+        assert "".join(s.text for s in own) == text
+        assert [s.start for s in own] == [0, *(s.end for s in own)][:-1]
+        assert [s.end - 1 for s in own if s.closed] == [t for t, row in enumerate(z) if row[layer - 1]]
+        assert all(s.closed for s in own[:-1])
+
+
+@given(BOUNDARIES)
+def test_the_tree_holds_every_segment_once_and_nests(case):
+    z, text, _ = case
+    (steps,) = made(z, text)
+    found = list(segments([steps], SYMBOLS))
+    layers = tuple(tuple(s for s in found if s.layer == layer) for layer in (1, 2))
+    seen = []
+
+    def walk(segment: Segment) -> None:
+        seen.append((segment.layer, segment.start, segment.end))
+        for child in segment.children:
+            assert child.layer < segment.layer
+            assert segment.start <= child.start
+            assert child.end <= segment.end
+            walk(child)
+
+    roots = Segmentation(text, steps, layers).tree()
+    for root in roots:
+        walk(root)
+    assert sorted(seen) == sorted((s.layer, s.start, s.end) for s in found)
+    for root in roots:
+        if root.layer == 1:  # it lies in no segment of layer 2
+            assert not any(s.start <= root.start and root.end <= s.end for s in layers[1])
+
+
+def test_a_tree_by_hand():
+    z = [[0, 0], [1, 0], [0, 0], [1, 1], [0, 1], [1, 0], [0, 0]]
+    (steps,) = made(z, "abababa")
+    found = list(segments([steps], SYMBOLS))
+    layers = tuple(tuple(s for s in found if s.layer == layer) for layer in (1, 2))
+    tree = Segmentation("abababa", steps, layers).tree()
+    shape = [(s.layer, s.start, s.end, [(c.start, c.end) for c in s.children]) for s in tree]
+    # The second segment of layer 2 ends in the middle of one of layer 1, which then stands beside it.
+    assert shape == [(2, 0, 4, [(0, 2), (2, 4)]), (1, 4, 6, []), (2, 4, 5, []), (2, 5, 7, [(6, 7)])]
+
+
+def test_a_very_long_segment_has_no_text(monkeypatch):
+    monkeypatch.setattr(module, "LONGEST_TEXT", 5)
+    z = [[0]] * 30
+    z[3] = z[9] = z[14] = [1]
+    found = list(segments(made(z, "ab" * 15, 2, 8, 20), SYMBOLS))
+    assert [s.text for s in found] == ["abab", None, "ababa", None]
+    assert [(s.start, s.end) for s in found] == [(0, 4), (4, 10), (10, 15), (15, 30)]
+
+
+def test_vectors_are_the_states_at_the_boundaries():
+    model = small(boundary_bias=0.05)
+    found = model.segment(TEXT, vectors=True)
+    out, _ = model(model.symbols.encode(TEXT).unsqueeze(1))
+    closed = [s for layer in found.layers for s in layer if s.closed]
+    assert closed
+    for s in closed:
+        torch.testing.assert_close(s.vector, out.rnn.h[s.layer - 1][s.end - 1, 0])
+    assert all(s.vector is None for layer in model.segment(TEXT).layers for s in layer)
+    assert found.text == TEXT
+    assert found.updates == updates(out.rnn.operations[:, 0])
+    with pytest.raises(ValueError, match="empty"):
+        model.segment("")
+
+
+# Written out
+
+
+def test_marked_text_and_json_say_the_same():
+    model = small(boundary_bias=0.05)
+    found = model.segment(TEXT)
+    marked, written = io.StringIO(), io.StringIO()
+    pieces = model.symbols.encode(TEXT).split(7)
+    write_marked(model, follow(model, pieces), marked)
+    write_json(model, Counted(follow(model, pieces)), written)
+    assert marked.getvalue().replace("|", "").replace("‖", "").rstrip("\n") == TEXT.rstrip("\n")
+    highest = [("‖" if row[1] else "|" if row[0] else "") for row in found.steps.z.tolist()]
+    assert marked.getvalue().rstrip("\n") == "".join(a + b for a, b in zip(TEXT, highest, strict=True)).rstrip("\n")
+    answer = json.loads(written.getvalue())
+    assert (answer["format_version"], answer["unit"], answer["symbols"]) == (1, "character", len(TEXT))
+    assert answer["updates"]["layers"] == list(found.updates.layers)
+    assert answer["updates"]["all"] == 3 * len(TEXT)
+    by_layer = [s for layer in found.layers for s in layer]
+    keys = ("layer", "start", "end", "closed", "text")
+    expected = sorted(({key: getattr(s, key) for key in keys} for s in by_layer), key=str)
+    assert sorted(answer["segments"], key=str) == expected
+
+
+def test_json_with_vectors_and_of_nothing():
+    model, out = small(boundary_bias=0.05), io.StringIO()
+    write_json(model, Counted(follow(model, [model.symbols.encode(TEXT)], hidden=True)), out)
+    sizes = {(s["layer"], len(s["vector"])) for s in json.loads(out.getvalue())["segments"] if s["closed"]}
+    assert sizes <= {(1, 9), (2, 8)}
+    assert sizes
+    out = io.StringIO()
+    write_json(model, Counted(follow(model, [])), out)
+    assert json.loads(out.getvalue())["segments"] == []
+
+
+def test_bytes():
+    content = "naïve café ".encode() * 5
+    model = small(symbols=Symbols.of(content), boundary_bias=0.05)
+    found = model.segment(content)
+    assert found.layers[0][-1].end == len(content)
+    out = io.StringIO()
+    write_marked(model, follow(model, [model.symbols.encode(content)]), out)
+    assert out.getvalue().replace("|", "").replace("‖", "").rstrip("\n") == content.decode()
+
+
+@given(st.text(st.sampled_from("abé雪"), max_size=30), st.integers(1, 5))
+def test_numbers_from_a_stream(text, size):
+    content, symbols = text.encode(), Symbols.of("abé雪")
+    chunks = (content[i : i + size] for i in range(0, len(content), size))
+    parts = list(numbered(chunks, symbols, "error", "it"))
+    assert symbols.decode(torch.cat(parts)) == text
+    with pytest.raises(ValueError, match=rf"it: the symbol 'x' .* at position {len(text)} "):
+        list(numbered([content + b"x"], symbols, "error", "it"))
