@@ -54,7 +54,7 @@ def test_every_public_name_is_there():
 
 
 def test_help_of_every_command_is_quick():
-    for command in (["train", "text"], ["train"], ["eval"], ["generate"], ["segment"], ["demo"], ["bench"]):
+    for command in (["train", "text"], ["train"], ["eval"], ["generate"], ["segment"], ["score"], ["demo"], ["bench"]):
         start = time.perf_counter()
         done = run(*command, "--help")
         assert time.perf_counter() - start < 1.5, command
@@ -172,6 +172,24 @@ def test_segment(trained, tmp_path):
         assert failed.returncode == 1
         assert re.search(what, failed.stderr)
     assert "nowhere" in run("segment", str(trained), "nowhere").stderr
+
+
+def test_score(trained, tmp_path):
+    done = run("score", str(trained), "--first", "500", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["symbols"] == 500
+    assert set(answer["scores"]) == {"layer 1", "layer 2"}
+    assert set(answer["scores"]["layer 1"]) == {"before", "on", "after"}
+    assert set(answer["scores"]["layer 1"]["on"]) == {"found", "never", "always", "random", "every k-th"}
+    shown = run("score", str(trained), "--first", "500").stdout
+    assert f"{answer['scores']['layer 1']['on']['found']['f1']:.3f}" in shown
+    planted = json.loads(run("score", str(trained), "--data", "planted", "--first", "300", "--json").stdout)
+    assert "first of the next phrase" in planted["scores"]["layer 2"]
+    (tmp_path / "gold.txt").write_text("the value of it\nis not there\n")
+    gold = json.loads(run("score", str(trained), "--gold", str(tmp_path / "gold.txt"), "--json").stdout)
+    assert gold["symbols"] == len("thevalueofit\nisnotthere\n")
+    assert run("score", str(trained), "--gold", "x", "--data", "ptb").returncode == 2
 
 
 def test_a_reader_that_has_enough(trained):

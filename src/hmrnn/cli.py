@@ -242,6 +242,58 @@ def segment(
     )
 
 
+@app.command(name="score")
+def score(
+    run: Positional[Path],
+    data: str | None = None,
+    gold: Path | None = None,
+    split: Literal["train", "valid", "test", "all"] | None = None,
+    first: int | None = None,
+    on_unknown: OnUnknown = "error",
+    data_dir: Path | None = None,
+    checkpoint: Literal["best", "last"] = "best",
+    engine: Engine = "auto",
+    json: bool = False,
+) -> None:
+    """Score the boundaries of each layer against known ones, beside what chance alone would reach.
+
+    Known are the words of the text, between white space and punctuation: a boundary may be meant to fall before, on or
+    after what separates them, and each is scored. Of the planted hierarchy, its words and phrases are known.
+
+    Args:
+        run: Directory of the run.
+        data: The text: ptb, text8, enwik8, builtin, planted, a file or a folder. By default the run's own.
+        gold: Instead: a file with an utterance a line, words separated by spaces. The run reads it without spaces.
+        split: Which part of the text. By default test; all of a file that the run was not trained on.
+        first: Only so many symbols, from the start of it.
+        on_unknown: What to do with a symbol that the model does not know.
+        data_dir: Where published sets lie. By default HMRNN_DATA, or ~/.cache/hmrnn.
+        checkpoint: The model with the best validation, or the last one.
+        engine: How the network is computed.
+        json: Print the scores as one line of JSON.
+    """
+    with bad_usage():
+        if first is not None:
+            check_size("--first", first)
+        if gold is not None and (data is not None or split is not None):
+            raise UsageError("--gold is a text of its own: it can't be combined with --data or --split")
+
+    from hmrnn import commands
+
+    commands.score_run(
+        run,
+        data,
+        gold=gold,
+        split=split,
+        first=first,
+        on_unknown=on_unknown,
+        data_dir=data_dir,
+        checkpoint=checkpoint,
+        engine=engine,
+        as_json=json,
+    )
+
+
 @app.command(name="bench")
 def bench(
     hidden: int = 512,

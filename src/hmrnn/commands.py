@@ -11,16 +11,22 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
+import torch
+from tqdm import tqdm
+
 from hmrnn.config import TextDataConfig, TextRunConfig, UsageError
 from hmrnn.data.corpora import PUBLISHED, load_text
+from hmrnn.data.planted import planted
 from hmrnn.data.store import TextData
 from hmrnn.data.text import OnUnknown, Symbols, numbered
-from hmrnn.evaluation import bits_per_character, dynamic_bits_per_character
+from hmrnn.evaluation import bits_per_character, dynamic_bits_per_character, show_bar
 from hmrnn.generation import Sampling, generate
 from hmrnn.models import TextModel, read_config
 from hmrnn.reading import AT_ONCE
 from hmrnn.structure.marks import mark
-from hmrnn.structure.operations import follow
+from hmrnn.structure.operations import Steps, follow
+from hmrnn.structure.scores import at_separators, baselines, from_planted, from_words, score, score_table
 from hmrnn.structure.written import Counted, write_json, write_marked
 from hmrnn.training.checkpoint import load_run
 from hmrnn.training.loop import INTERRUPTED
@@ -197,6 +203,56 @@ def segment(
         raise ValueError(f"{file}: empty: there is nothing to segment")
     done, layers = count.updates, " / ".join(f"{n:,}" for n in count.updates.layers)
     print(f"{layers} updates of {done.all:,} ({done.saved:.0%} saved)", file=sys.stderr)
+
+
+def score_run(
+    directory: Path,
+    data: str | None,
+    *,
+    gold: Path | None,
+    split: Split | None,
+    first: int | None,
+    on_unknown: OnUnknown,
+    data_dir: Path | None,
+    checkpoint: Checkpoint,
+    engine: str,
+    as_json: bool,
+) -> None:
+    """Tells how well the boundaries of each layer fit known ones, and what chance alone would reach."""
+    model = load_model(directory, checkpoint, engine)
+    if gold is not None:
+        lines = gold.read_text(encoding="utf-8").splitlines()
+        text, known = from_words(lines, newline="\n" in model.symbols.table)
+        numbers, what = model.symbols.encode(text), str(gold)
+    else:
+        config, loaded, in_parts = text_to_evaluate(directory, data, model.symbols, on_unknown, data_dir)
+        split = split or ("test" if in_parts else "all")
+        numbers = torch.from_numpy(loaded.split(split)[:first].astype(np.int64))
+        what = f"{config.data}, {split}"
+        if config.data == "planted":
+            start = 0 if split == "all" else loaded.splits[split][0]
+            known = from_planted(planted(config.planted), start, start + len(numbers))
+        else:
+            known = at_separators(model.symbols.text(numbers.tolist()))
+    if len(numbers) == 0:
+        raise ValueError(f"{what}: empty: there is nothing to score")
+    z = Steps.joined(follow(model, tqdm(numbers.split(AT_ONCE), leave=False, disable=not show_bar(True)))).z.numpy()
+    if z.shape[1] == 0:
+        raise ValueError(f"{directory}: a {model.config.model} has no boundaries")
+    scores = {
+        f"layer {l + 1}": {
+            name: {"found": score(z[:, l], own), **baselines(z[:, l], own)} for name, own in known.items()
+        }
+        for l in range(z.shape[1])
+    }
+    if not as_json:
+        print(f"{what}: {len(numbers):,} symbols\n{score_table(scores)}")
+        return
+    plain = {
+        layer: {name: {how: asdict(one) for how, one in rows.items()} for name, rows in conventions.items()}
+        for layer, conventions in scores.items()
+    }
+    print_json({"run": str(directory), "text": what, "symbols": len(numbers), "scores": plain})
 
 
 def print_json(answer: dict[str, Any]) -> None:

@@ -1,0 +1,170 @@
+"""Boundaries that were found against those that are known, and what chance alone would reach."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hmrnn.data.planted import Planted
+
+Ends: TypeAlias = npt.NDArray[np.bool_]  # (T,): whether a segment ends with this symbol
+
+DRAWS = 100
+BETWEEN_WORDS = re.compile(r"(?<=[^\W_])[\W_]+(?=[^\W_])")
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well boundaries fit. A share of nothing is 0."""
+
+    precision: float  # of the boundaries found, the share that is known
+    recall: float  # of the known ones, the share that was found
+    f1: float
+    token_f1: float  # of whole words: both ends found, and nothing between
+    r_value: float  # Räsänen, Laine and Altosaar (2009): 1 is perfect, and firing often does not pay
+    rate: float  # boundaries found a symbol
+
+
+@dataclass(frozen=True)
+class Gold:
+    """Boundaries that are known."""
+
+    ends: Ends
+    given: Ends  # ends that everyone is told (of the text, of a line): they bound words, and are not scored
+
+
+def score(found: Ends, gold: Gold) -> Score:
+    """The score of boundaries against known ones."""
+    if not len(found) == len(gold.ends) == len(gold.given):
+        raise ValueError(f"there are {len(found)} symbols with boundaries and {len(gold.ends)} with known ones")
+    scored = ~gold.given
+    hits = int((found & gold.ends & scored).sum())
+    n_found, n_gold = int((found & scored).sum()), int((gold.ends & scored).sum())
+    ours, theirs = tokens(found | gold.given), tokens(gold.ends | gold.given)
+    return Score(
+        share(hits, n_found),
+        share(hits, n_gold),
+        share(2 * hits, n_found + n_gold),
+        share(2 * len(ours & theirs), len(ours) + len(theirs)),
+        r_value(hits, n_found, n_gold),
+        share(n_found, int(scored.sum())),
+    )
+
+
+def share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def tokens(ends: Ends) -> set[tuple[int, int]]:
+    """The words between boundaries, by their place."""
+    last = np.flatnonzero(ends).tolist()
+    return set(zip([-1, *last[:-1]], last, strict=True)) if last else set()
+
+
+def r_value(hits: int, found: int, gold: int) -> float:
+    """From the hit rate and the over-segmentation."""
+    if gold == 0:
+        return 0.0
+    hit_rate, over = hits / gold, found / gold - 1
+    r1 = math.hypot(1 - hit_rate, over)
+    r2 = (hit_rate - 1 - over) / math.sqrt(2)
+    return 1 - (abs(r1) + abs(r2)) / 2
+
+
+def baselines(found: Ends, gold: Gold, seed: int = 0) -> dict[str, Score]:
+    """What is reached without looking: never, always, and as often as `found` at random places or every k-th symbol."""
+    scored = np.flatnonzero(~gold.given)
+    count = int(found[scored].sum())
+
+    def at(places: npt.NDArray[np.int64]) -> Ends:
+        ends = np.zeros_like(found)
+        ends[places] = True
+        return ends
+
+    random = np.random.default_rng(seed)
+    draws = [score(at(random.choice(scored, count, replace=False)), gold) for _ in range(DRAWS)]
+    step = max(1, round(len(scored) / count)) if count else len(found) + 1
+    return {
+        "never": score(np.zeros_like(found), gold),
+        "always": score(np.ones_like(found), gold),
+        "random": Score(*(float(np.mean([getattr(draw, f.name) for draw in draws])) for f in fields(Score))),
+        "every k-th": score(at(np.arange(step - 1, len(found), step)), gold),
+    }
+
+
+# Where known boundaries come from
+
+
+def at_separators(text: str) -> dict[str, Gold]:
+    """The words of a text, between runs of white space and punctuation. On which symbol a boundary is to fall:
+
+    before   the last symbol before the run, with which a word ends
+    on       the last symbol of the run
+    after    the first symbol after it, with which a word begins
+    """
+    runs = [run.span() for run in BETWEEN_WORDS.finditer(text)]
+    places = {"before": [s - 1 for s, _ in runs], "on": [e - 1 for _, e in runs], "after": [e for _, e in runs]}
+    return {name: _gold(own, len(text)) for name, own in places.items()}
+
+
+def _gold(places: Sequence[int], length: int) -> Gold:
+    ends, given = np.zeros(length, dtype=bool), np.zeros(length, dtype=bool)
+    ends[list(places)] = True
+    given[length - 1 :] = True
+    return Gold(ends, given)
+
+
+def from_words(lines: Sequence[str], newline: bool) -> tuple[str, dict[str, Gold]]:
+    """Utterances, one a line, their words separated by spaces: the text without spaces, and where words end.
+
+    With `newline` each utterance of the text ends in one. Ends of utterances are given.
+    """
+    parts: list[str] = []
+    last: list[int] = []
+    first: list[int] = []
+    given: list[int] = []
+    end = 0
+    for words in filter(None, map(str.split, lines)):
+        parts += [*words, "\n"] if newline else words
+        ends = end + np.cumsum([len(word) for word in words])
+        last += (ends[:-1] - 1).tolist()
+        first += ends[:-1].tolist()
+        end = int(ends[-1]) + newline
+        given += range(int(ends[-1]) - 1, end)
+    marked = np.zeros(end, dtype=bool)
+    marked[given] = True
+    return "".join(parts), {
+        "last of a word": Gold(_gold(last, end).ends, marked),
+        "first of the next": Gold(_gold(first, end).ends, marked),
+    }
+
+
+def from_planted(planted: Planted, start: int, end: int) -> dict[str, Gold]:
+    """The words and phrases of a stretch of the planted hierarchy."""
+    levels: Mapping[int, str] = {0: "word", 1: "phrase"}
+    known = {}
+    for level in range(planted.ends.shape[1]):
+        name = levels.get(level, f"level {level + 1}")
+        places = np.flatnonzero(planted.ends[start:end, level])
+        known[f"last of a {name}"] = _gold(places.tolist(), end - start)
+        known[f"first of the next {name}"] = _gold([p + 1 for p in places.tolist() if p + 1 < end - start], end - start)
+    return known
+
+
+def score_table(scores: Mapping[str, Mapping[str, Mapping[str, Score]]]) -> str:
+    """Layers, then conventions, then what was found and the baselines, as text."""
+    columns = [f.name.replace("_", " ") for f in fields(Score)]
+    lines = []
+    for layer, conventions in scores.items():
+        for convention, rows in conventions.items():
+            lines += ["", f"{f'{layer}, {convention}':<36}" + "".join(f"{column:>11}" for column in columns)]
+            for how, one in rows.items():
+                numbers = "".join(f"{getattr(one, f.name):>11.3f}" for f in fields(Score))
+                lines.append(f"  {how:<34}{numbers}")
+    return "\n".join(lines)

@@ -1,0 +1,174 @@
+"""Scores of boundaries, their baselines, and where known boundaries come from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hmrnn import HMLSTM
+from hmrnn.config import PlantedConfig
+from hmrnn.data.planted import planted
+from hmrnn.structure.scores import (
+    Gold,
+    at_separators,
+    baselines,
+    from_planted,
+    from_words,
+    score,
+    score_table,
+)
+
+
+def ends(places, length):
+    array = np.zeros(length, dtype=bool)
+    array[list(places)] = True
+    return array
+
+
+def places(array):
+    return np.flatnonzero(array).tolist()
+
+
+def test_by_hand():
+    gold = Gold(ends([2, 5, 8], 10), ends([9], 10))
+    one = score(ends([2, 6, 8, 9], 10), gold)
+    assert (one.precision, one.recall, one.f1) == pytest.approx((2 / 3, 2 / 3, 2 / 3))
+    # Words end at 2, 5, 8, 9; found ones at 2, 6, 8, 9: the first and the last are the same.
+    assert one.token_f1 == pytest.approx(2 / 4)
+    # Hit rate 2/3, over-segmentation 0.
+    assert one.r_value == pytest.approx(1 - (1 / 3 + (1 / 3) / math.sqrt(2)) / 2)
+    assert one.rate == pytest.approx(3 / 9)
+
+
+def test_the_r_value_punishes_firing_everywhere():
+    gold = Gold(ends([4, 9], 20), ends([19], 20))
+    # Hit rate 1, over-segmentation 19 / 2 - 1 = 8.5.
+    assert score(np.ones(20, dtype=bool), gold).r_value == pytest.approx(1 - (8.5 + 8.5 / math.sqrt(2)) / 2)
+    assert score(ends([4, 9], 20), gold).r_value == 1
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
+def test_by_definition(rows):
+    found, known = (np.array(column) for column in zip(*rows, strict=True))
+    length = len(rows)
+    one = score(found, Gold(known, ends([length - 1], length)))
+    a, b = (set(places(array[:-1])) for array in (found, known))
+    assert one.precision == pytest.approx(len(a & b) / len(a) if a else 0)
+    assert one.recall == pytest.approx(len(a & b) / len(b) if b else 0)
+    f1 = 2 * one.precision * one.recall / (one.precision + one.recall) if a & b else 0
+    assert one.f1 == pytest.approx(f1)
+
+    def words(cuts):
+        edges = [0, *(cut + 1 for cut in sorted(cuts)), length]
+        return {tuple(range(edges[i], edges[i + 1])) for i in range(len(edges) - 1)}
+
+    mine, theirs = words(a), words(b)
+    assert one.token_f1 == pytest.approx(2 * len(mine & theirs) / (len(mine) + len(theirs)))
+
+
+def test_forced_true_boundaries_of_the_planted_hierarchy_score_one():
+    """A network that is given the true boundaries reports them, and they are all right."""
+    made = planted(PlantedConfig(symbols=2000))
+    rnn = HMLSTM(3, [4, 4, 4])
+    forced = torch.from_numpy(made.boundaries(3)).unsqueeze(1)
+    out, _ = rnn(torch.randn(len(made.text), 1, 3), boundaries=forced)
+    z = out.z[:, 0].bool().numpy()
+    known = from_planted(made, 0, len(made.text))
+    for layer, name in enumerate(["word", "phrase"]):
+        perfect = score(z[:, layer], known[f"last of a {name}"])
+        assert astuple(perfect)[:5] == (1, 1, 1, 1, 1)
+        shifted = np.roll(z[:, layer], 1)
+        shifted[0] = False
+        assert astuple(score(shifted, known[f"first of the next {name}"]))[:5] == (1, 1, 1, 1, 1)
+    # Words have 3 letters or more, so none of the shifted ends is an end, and no word is whole.
+    late = np.roll(z[:, 0], 1)
+    late[0] = False
+    wrong = score(late, known["last of a word"])
+    assert (wrong.precision, wrong.recall, wrong.f1) == (0, 0, 0)
+    assert wrong.token_f1 == 0
+    # As many as there are: no over-segmentation, hit rate 0.
+    assert wrong.r_value == pytest.approx(1 - (1 + 1 / math.sqrt(2)) / 2)
+    # Every second one shifted: the others are hits.
+    half = z[:, 0].copy()
+    for place in places(z[:-1, 0])[::2]:
+        half[place], half[place + 1] = False, True
+    n = int(z[:-1, 0].sum())
+    assert score(half, known["last of a word"]).recall == pytest.approx((n // 2) / n)
+
+
+def test_a_stretch_of_the_planted_hierarchy():
+    made = planted(PlantedConfig(symbols=3000))
+    known = from_planted(made, 1000, 1500)
+    assert np.array_equal(known["last of a word"].ends, made.ends[1000:1500, 0])
+    assert places(known["first of the next phrase"].ends) == [p + 1 for p in places(made.ends[1000:1499, 1])]
+
+
+def test_separators_by_three_conventions():
+    known = at_separators(" the cat, sat_on 2 mats. ")
+    # Runs between words: after the, cat, sat, on, 2. Those at the start and at the end lie between none.
+    assert places(known["before"].ends) == [3, 7, 12, 15, 17]
+    assert places(known["on"].ends) == [4, 9, 13, 16, 18]
+    assert places(known["after"].ends) == [5, 10, 14, 17, 19]
+    assert places(known["on"].given) == [24]
+    assert all(len(gold.ends) == 0 for gold in at_separators("").values())
+
+
+@given(st.text("ab ,.é雪\n", max_size=40))
+def test_separators_by_definition(text):
+    known = at_separators(text)
+    before, on, after = (set(places(known[name].ends)) for name in ("before", "on", "after"))
+    for i in range(1, len(text)):
+        word_ends = text[i - 1].isalnum() and not text[i].isalnum() and any(c.isalnum() for c in text[i:])
+        assert (i - 1 in before) == word_ends
+        begins = text[i].isalnum() and not text[i - 1].isalnum() and any(c.isalnum() for c in text[:i])
+        assert (i in after) == begins == (i - 1 in on)
+
+
+def test_a_gold_file():
+    lines = ["you want to", "", "  see the book "]
+    text, known = from_words(lines, newline=False)
+    assert text == "youwanttoseethebook"
+    assert places(known["last of a word"].ends) == [2, 6, 11, 14]
+    assert places(known["first of the next"].ends) == [3, 7, 12, 15]
+    assert places(known["last of a word"].given) == [8, 18]
+    text, known = from_words(lines, newline=True)
+    assert text == "youwantto\nseethebook\n"
+    assert places(known["last of a word"].ends) == [2, 6, 12, 15]
+    assert places(known["last of a word"].given) == [8, 9, 19, 20]
+    perfect = score(known["last of a word"].ends, known["last of a word"])
+    assert astuple(perfect)[:5] == (1, 1, 1, 1, 1)
+
+
+@given(st.integers(30, 200), st.integers(1, 20), st.integers(0, 10))
+def test_baselines(length, wanted, seed):
+    random = np.random.default_rng(seed)
+    gold = Gold(random.random(length) < 0.3, ends([length - 1], length))
+    assume(gold.ends[:-1].any())
+    found = ends(random.choice(length - 1, wanted, replace=False), length)
+    rows = baselines(found, gold)
+    rate = gold.ends[:-1].mean()
+    assert rows["never"].f1 == 0
+    assert (rows["always"].precision, rows["always"].recall) == pytest.approx((rate, 1))
+    assert rows["random"].rate == pytest.approx(wanted / (length - 1))
+    # The mean of 100 draws of a hypergeometric share
+    error = math.sqrt(rate * (1 - rate) / wanted / 100)
+    assert rows["random"].precision == pytest.approx(rate, abs=5 * error + 1e-9)
+    assert rows["every k-th"].rate == pytest.approx(wanted / (length - 1), rel=0.5)
+    assert baselines(found, gold) == rows
+    assert baselines(np.zeros_like(found), gold)["random"].f1 == 0
+
+
+def test_a_table_and_a_wrong_length():
+    gold = Gold(ends([2], 5), ends([4], 5))
+    one = score(ends([2], 5), gold)
+    table = score_table({"layer 1": {"on": {"found": one, "never": score(ends([], 5), gold)}}})
+    assert "layer 1, on" in table
+    assert table.count("1.000") == 5
+    with pytest.raises(ValueError, match="4 symbols"):
+        score(ends([2], 4), gold)
