@@ -54,7 +54,17 @@ def test_every_public_name_is_there():
 
 
 def test_help_of_every_command_is_quick():
-    for command in (["train", "text"], ["train"], ["eval"], ["generate"], ["segment"], ["score"], ["demo"], ["bench"]):
+    for command in (
+        ["train", "text"],
+        ["train"],
+        ["eval"],
+        ["generate"],
+        ["segment"],
+        ["score"],
+        ["figure"],
+        ["demo"],
+        ["bench"],
+    ):
         start = time.perf_counter()
         done = run(*command, "--help")
         assert time.perf_counter() - start < 1.5, command
@@ -190,6 +200,20 @@ def test_score(trained, tmp_path):
     gold = json.loads(run("score", str(trained), "--gold", str(tmp_path / "gold.txt"), "--json").stdout)
     assert gold["symbols"] == len("thevalueofit\nisnotthere\n")
     assert run("score", str(trained), "--gold", "x", "--data", "ptb").returncode == 2
+
+
+def test_figure(trained, tmp_path):
+    done = run("figure", str(trained), "--out", str(tmp_path / "all"))
+    assert done.returncode == 0, done.stderr
+    names = [f"{k}.{e}" for k in ("boundaries", "classes", "norms", "training") for e in ("pdf", "png", "svg")]
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == names
+    (tmp_path / "text.txt").write_text("The value of it.\n")
+    one = run("figure", str(trained), "--out", "b.svg", "--kind", "norms", "--text", "text.txt", cwd=tmp_path)
+    assert one.returncode == 0, one.stderr
+    assert (tmp_path / "b.svg").exists()
+    two = run("figure", str(trained), str(trained), "--out", "t.png", "--kind", "training", cwd=tmp_path)
+    assert two.returncode == 0, two.stderr
+    assert run("figure", str(trained), "--out", "c.svg", cwd=tmp_path).returncode == 2
 
 
 def test_a_reader_that_has_enough(trained):

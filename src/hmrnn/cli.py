@@ -294,6 +294,52 @@ def score(
     )
 
 
+@app.command(name="figure")
+def figure(
+    runs: Positional[tuple[Path, ...]],
+    out: Path,
+    kind: Literal["all", "boundaries", "norms", "training", "classes"] = "all",
+    text: Path | None = None,
+    symbols: int = 270,
+    on_unknown: OnUnknown = "error",
+    data_dir: Path | None = None,
+    checkpoint: Literal["best", "last"] = "best",
+    engine: Engine = "auto",
+) -> None:
+    """Draw what a run found in a text, and how it was trained: figures for a paper.
+
+    Args:
+        runs: Directory of the run. With several, their training curves are drawn together, and the first one's text.
+        out: A folder, for every figure as pdf, svg and png; or one file, whose ending says how.
+        kind: boundaries: of every layer under the text. norms: of the hidden states, with the operations. training:
+            bits, firing rates and slope. classes: how often each detector fires on which kind of symbol.
+        text: A file. By default the start of the validation part of the run's text.
+        symbols: How many of its symbols boundaries and norms show.
+        on_unknown: What to do with a symbol that the model does not know.
+        data_dir: Where published sets lie. By default HMRNN_DATA, or ~/.cache/hmrnn.
+        checkpoint: The model with the best validation, or the last one.
+        engine: How the network is computed.
+    """
+    with bad_usage():
+        check_size("--symbols", symbols)
+        if not runs:
+            raise UsageError("say which run to draw")
+
+    from hmrnn import commands
+
+    commands.figure(
+        runs,
+        out,
+        kind=kind,
+        text=text,
+        symbols=symbols,
+        on_unknown=on_unknown,
+        data_dir=data_dir,
+        checkpoint=checkpoint,
+        engine=engine,
+    )
+
+
 @app.command(name="bench")
 def bench(
     hidden: int = 512,

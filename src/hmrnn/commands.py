@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from io import BufferedReader
@@ -27,6 +28,7 @@ from hmrnn.reading import AT_ONCE
 from hmrnn.structure.marks import mark
 from hmrnn.structure.operations import Steps, follow
 from hmrnn.structure.scores import at_separators, baselines, from_planted, from_words, score, score_table
+from hmrnn.structure.segments import segment_numbers
 from hmrnn.structure.written import Counted, write_json, write_marked
 from hmrnn.training.checkpoint import load_run
 from hmrnn.training.loop import INTERRUPTED
@@ -34,6 +36,8 @@ from hmrnn.training.metrics import finite
 from hmrnn.training.run import train_text
 
 READ_AT_ONCE = 1 << 16  # bytes
+CLASSIFIED = 50_000  # symbols of a text that are enough to tell how often a detector fires on a kind of them
+FigureKind = Literal["all", "boundaries", "norms", "training", "classes"]
 Checkpoint = Literal["best", "last"]
 Split = Literal["train", "valid", "test", "all"]
 
@@ -253,6 +257,52 @@ def score_run(
         for layer, conventions in scores.items()
     }
     print_json({"run": str(directory), "text": what, "symbols": len(numbers), "scores": plain})
+
+
+def figure(
+    directories: Sequence[Path],
+    out: Path,
+    *,
+    kind: FigureKind,
+    text: Path | None,
+    symbols: int,
+    on_unknown: OnUnknown,
+    data_dir: Path | None,
+    checkpoint: Checkpoint,
+    engine: str,
+) -> None:
+    """Draws a run, or the training curves of several."""
+    try:
+        from hmrnn.show import figures
+    except ImportError:
+        raise ValueError("figures need the package matplotlib: pip install 'hmrnn[show]'") from None
+
+    if out.suffix and kind == "all":
+        raise UsageError(f"--out {out} is one file: say with --kind which figure; or name a folder for all of them")
+    made = {}
+    if kind in ("training", "all"):
+        runs = {str(directory): figures.read_metrics(directory) for directory in directories}
+        made["training"] = figures.training_figure(runs)
+    if kind != "training":
+        model = load_model(directories[0], checkpoint, engine)
+        if text is not None:
+            content = text.read_bytes()
+            numbers = model.symbols.encode(content if model.symbols.unit == "byte" else content.decode(), on_unknown)
+        else:
+            loaded = text_to_evaluate(directories[0], None, model.symbols, on_unknown, data_dir)[1]
+            numbers = torch.from_numpy(loaded.split("valid").astype(np.int64))
+        short = segment_numbers(model, numbers[:symbols])
+        if kind in ("boundaries", "all"):
+            made["boundaries"] = figures.boundaries_figure(short)
+        if kind in ("norms", "all"):
+            made["norms"] = figures.norms_figure(short)
+        if kind in ("classes", "all"):
+            made["classes"] = figures.classes_figure(segment_numbers(model, numbers[:CLASSIFIED]))
+    paths = [out] if out.suffix else [out / f"{name}{ending}" for name in made for ending in (".pdf", ".svg", ".png")]
+    (out.parent if out.suffix else out).mkdir(parents=True, exist_ok=True)
+    for path in paths:
+        made[kind if out.suffix else path.stem].savefig(path, dpi=200)
+        print(path)
 
 
 def print_json(answer: dict[str, Any]) -> None:

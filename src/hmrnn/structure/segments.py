@@ -67,14 +67,18 @@ def segment(
     model: TextModel, text: str | bytes, *, vectors: bool = False, on_unknown: OnUnknown = "error"
 ) -> Segmentation:
     """All about a text that fits into memory."""
-    numbers = model.symbols.encode(text, on_unknown)
+    return segment_numbers(model, model.symbols.encode(text, on_unknown), vectors=vectors)
+
+
+def segment_numbers(model: TextModel, numbers: Tensor, *, vectors: bool = False) -> Segmentation:
+    """The same of a text that is given by the numbers of its symbols, (T,)."""
     parts = list(follow(model, numbers.split(AT_ONCE), hidden=vectors))
     if not parts:
         raise ValueError("the text is empty: there is nothing to segment")
     found = list(segments(parts, model.symbols))
     layers = range(1, parts[0].z.shape[1] + 1)
     return Segmentation(
-        model.symbols.text(numbers),
+        model.symbols.text(numbers.tolist()),
         Steps.joined(parts),
         tuple(tuple(s for s in found if s.layer == layer) for layer in layers),
     )

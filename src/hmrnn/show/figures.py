@@ -1,0 +1,176 @@
+"""Figures for a paper: vector or pixel graphics, readable in print and by the colour-blind."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from hmrnn.sequence import Operation
+from hmrnn.structure.classes import CLASSES, rates_by_class
+
+if TYPE_CHECKING:
+    from hmrnn.structure.segments import Segmentation
+
+# Okabe and Ito's colours: told apart by the colour-blind, and of different darkness in print.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINES = ("-", "--", ":", "-.")
+OPERATION_COLOURS = {Operation.UPDATE: "#0072B2", Operation.COPY: "#F0F0F0", Operation.FLUSH: "#D55E00"}
+ROW = 90  # symbols in a row, as in the paper's Figure 3
+TEXT_WIDTH = 10.0  # inches
+
+
+def visible(symbol: str) -> str:
+    """A symbol in a picture: white space must be seen, too."""
+    if symbol in "\n\r":
+        return "↵"
+    return "␣" if symbol.isspace() else symbol if symbol.isprintable() else "·"
+
+
+def boundaries_figure(found: Segmentation) -> Figure:
+    """The boundaries of every layer under the text, in rows: a bar for each segment, a tick where it ends."""
+    layers = range(found.steps.z.shape[1])
+    rows = math.ceil(len(found.text) / ROW)
+    figure = Figure(figsize=(TEXT_WIDTH, 0.3 + rows * (0.35 + 0.16 * len(layers))), layout="constrained")
+    for row, axes in enumerate(figure.subplots(rows, 1, squeeze=False)[:, 0]):
+        start = row * ROW
+        text = found.text[start : start + ROW]
+        write_text(axes, text, y=0.7)
+        for l in layers:
+            ends = np.flatnonzero(found.steps.z[start : start + ROW, l].numpy()) + 1
+            y = -0.2 - 0.6 * l
+            axes.hlines(y, 0, len(text), color=COLOURS[l], linewidth=1 + l, gid=f"layer {l + 1}")
+            axes.vlines(ends, y - 0.28, y + 0.28, color=COLOURS[l], linewidth=1.6, gid=f"ends of layer {l + 1}")
+            axes.text(-0.6, y, f"z{l + 1}", ha="right", va="center", color=COLOURS[l], fontsize=8)
+        axes.set_xlim(-2, ROW + 0.5)
+        axes.set_ylim(-0.6 * len(layers), 1.2)
+        axes.axis("off")
+    return figure
+
+
+def write_text(axes: Axes, text: str, y: float) -> None:
+    for i, symbol in enumerate(text):
+        axes.text(i + 0.5, y, visible(symbol), family="monospace", fontsize=7.5, ha="center", va="center")
+
+
+def norms_figure(found: Segmentation) -> Figure:
+    """The norms of the hidden states of each layer as a heat map, and under it what the layer did; in rows."""
+    norms, operations = found.steps.norms.numpy().T, found.steps.operations.numpy().T  # (L, T)
+    L, rows = len(norms), math.ceil(len(found.text) / ROW)
+    figure = Figure(figsize=(TEXT_WIDTH, 0.9 + rows * (0.3 + 0.3 * L)), layout="constrained")
+    palette = ListedColormap([OPERATION_COLOURS[operation] for operation in Operation])
+    heat = None
+    for row, axes in enumerate(figure.subplots(rows, 1, squeeze=False)[:, 0]):
+        start, end = row * ROW, min((row + 1) * ROW, len(found.text))
+        write_text(axes, found.text[start:end], y=L + 0.5)
+        for l in range(L):  # the highest layer on top, as in the paper
+            box = (0, end - start, l + 0.3, l + 0.95)
+            heat = axes.imshow(
+                norms[l : l + 1, start:end],
+                extent=box,
+                aspect="auto",
+                cmap="cividis",
+                vmin=0,
+                vmax=float(norms.max()),
+                gid=f"norms of layer {l + 1}",
+            )
+            box = (0, end - start, l + 0.05, l + 0.25)
+            done = operations[l : l + 1, start:end]
+            axes.imshow(
+                done, extent=box, aspect="auto", cmap=palette, vmin=-0.5, vmax=2.5, gid=f"operations of layer {l + 1}"
+            )
+            axes.text(-0.6, l + 0.5, f"h{l + 1}", ha="right", va="center", fontsize=8)
+        axes.set_xlim(-2, ROW + 0.5)
+        axes.set_ylim(0, L + 1)
+        axes.axis("off")
+    keys = [Patch(facecolor=OPERATION_COLOURS[o], edgecolor="#888888", label=o.name) for o in Operation]
+    figure.legend(handles=keys, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    if heat is not None:
+        figure.colorbar(heat, ax=figure.axes, shrink=0.6, label="norm of h", pad=0.01)
+    return figure
+
+
+def training_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """Bits per character, firing rates and slope of one or more runs, from the records of their metrics.jsonl."""
+    figure = Figure(figsize=(TEXT_WIDTH, 3.2), layout="constrained")
+    bits, rates, slope = figure.subplots(1, 3)
+    for i, (name, records) in enumerate(runs.items()):
+        colour = COLOURS[i % len(COLOURS)]
+        updates = [r for r in records if r.get("bits") is not None]
+        checked = [r for r in records if r.get("valid_bits") is not None]
+        epochs = [r["epoch"] for r in updates]
+        smooth = running_mean([r["bits"] for r in updates])
+        bits.plot(epochs, smooth, color=colour, linewidth=1, label=name)
+        at, values = [r["epoch"] for r in checked], [r["valid_bits"] for r in checked]
+        bits.plot(
+            at, values, color=colour, linestyle="", marker="os^Dv"[i % 5], markersize=4, gid=f"{name}: validation"
+        )
+        detectors = len(updates[0]["rates"]) if updates else 0
+        for l in range(detectors):
+            column = running_mean([r["rates"][l] for r in updates])
+            label = f"{name}: z{l + 1}" if len(runs) > 1 else f"z{l + 1}"
+            rates.plot(
+                epochs, column, color=COLOURS[l] if len(runs) == 1 else colour, linestyle=LINES[l % 4], label=label
+            )
+        slope.plot(epochs, [r["slope"] for r in updates], color=colour, linestyle=LINES[i % 4], label=name)
+    for axes, title in ((bits, "bits per character"), (rates, "boundaries a step"), (slope, "slope")):
+        axes.set_xlabel("epoch")
+        axes.set_title(title + (" (line: training, marks: validation)" if axes is bits else ""), fontsize=8.5)
+        axes.grid(alpha=0.3)
+        axes.tick_params(labelsize=8)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=7)
+    rates.set_ylim(bottom=0)
+    return figure
+
+
+def running_mean(values: Sequence[float], over: int = 20) -> list[float]:
+    """Each value's mean with the up to `over` - 1 before it."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(0, ends - over)
+    return [float(mean) for mean in (sums[ends] - sums[starts]) / (ends - starts)]
+
+
+def classes_figure(found: Segmentation) -> Figure:
+    """How often each detector fires on each kind of symbol."""
+    rates = rates_by_class(found.text, found.steps.z.numpy())
+    figure = Figure(figsize=(6.5, 3.2), layout="constrained")
+    axes = figure.subplots()
+    layers = rates.shape[1]
+    for l in range(layers):
+        x = np.arange(len(CLASSES)) + (l - (layers - 1) / 2) * 0.8 / layers
+        hatch = ("", "//", "..", "xx")[l % 4]
+        axes.bar(
+            x, rates[:, l], 0.8 / layers, color=COLOURS[l], hatch=hatch, edgecolor="white", label=f"z{l + 1}", zorder=2
+        )
+    names = [f"{name} letter" if name in ("first", "middle", "last") else name for name in CLASSES]
+    axes.set_xticks(range(len(CLASSES)), names)
+    axes.set_ylabel("share of symbols with a boundary")
+    axes.grid(axis="y", alpha=0.3, zorder=0)
+    axes.tick_params(labelsize=8)
+    if layers:
+        axes.legend(fontsize=8)
+    return figure
+
+
+def read_metrics(directory: Path) -> list[dict[str, Any]]:
+    """The records of a run."""
+    path = directory / "metrics.jsonl"
+    if not path.is_file():
+        raise ValueError(f"{directory}: there is no metrics.jsonl here: this is not a training run")
+    records = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            records.append(dict(json.loads(line)))
+        except (ValueError, TypeError):
+            raise ValueError(f"{path}: line {number} is not a record") from None
+    return records

@@ -1,0 +1,108 @@
+"""Figures show what the tensors say."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.collections import LineCollection
+from matplotlib.image import AxesImage
+
+from hmrnn import Symbols, TextModel, TextModelConfig
+from hmrnn.show import figures
+from hmrnn.structure.classes import CLASSES, rates_by_class, symbol_classes
+
+TEXT = ("the cat sat on 2 mats. the dog, too.\n" * 6)[:200]
+
+
+@pytest.fixture(scope="module")
+def found():
+    torch.manual_seed(3)
+    config = TextModelConfig(hidden_sizes=(9, 8, 7), output_size=7, embedding_size=4, boundary_bias=0.05)
+    return TextModel(Symbols.of(TEXT), config).segment(TEXT)
+
+
+def artists(axes, kind, gid):
+    (one,) = [artist for artist in axes.get_children() if isinstance(artist, kind) and artist.get_gid() == gid]
+    return one
+
+
+def test_boundaries(found):
+    figure = figures.boundaries_figure(found)
+    assert len(figure.axes) == 3, "rows of 90"
+    for l in range(2):
+        drawn = []
+        for row, axes in enumerate(figure.axes):
+            ticks = artists(axes, LineCollection, f"ends of layer {l + 1}").get_segments()
+            drawn += [round(tick[0][0]) - 1 + 90 * row for tick in ticks]
+        assert drawn == np.flatnonzero(found.steps.z[:, l].numpy()).tolist()
+        assert drawn
+    shown = [text.get_text() for axes in figure.axes for text in axes.texts if len(text.get_text()) == 1]
+    assert "".join(shown) == TEXT.replace(" ", "␣").replace("\n", "↵")
+
+
+def test_norms_and_operations(found):
+    figure = figures.norms_figure(found)
+    rows = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
+    for l in range(3):
+        norms = [np.asarray(artists(axes, AxesImage, f"norms of layer {l + 1}").get_array())[0] for axes in rows]
+        done = [np.asarray(artists(axes, AxesImage, f"operations of layer {l + 1}").get_array())[0] for axes in rows]
+        assert np.allclose(np.concatenate(norms), found.steps.norms[:, l].numpy())
+        assert np.array_equal(np.concatenate(done), found.steps.operations[:, l].numpy())
+    image = artists(rows[0], AxesImage, "operations of layer 1")
+    for operation, colour in figures.OPERATION_COLOURS.items():
+        shown = image.cmap(image.norm(int(operation)))
+        assert np.allclose(shown[:3], [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+
+
+def test_classes(found):
+    figure = figures.classes_figure(found)
+    rates = rates_by_class(TEXT, found.steps.z.numpy())
+    for l, bars in enumerate(figure.axes[0].containers):
+        assert [bar.get_height() for bar in bars] == pytest.approx(rates[:, l].tolist(), nan_ok=True)
+
+
+def test_symbol_classes():
+    names = [CLASSES[k] for k in symbol_classes("I am 42, ok?\nÀ")]
+    assert names == [
+        *("first", "space", "first", "last", "space", "digit", "digit", "punctuation"),
+        *("space", "first", "last", "punctuation", "space", "first"),
+    ]
+    z = np.array([[True], [False], [True], [True]])
+    assert rates_by_class("a b ", z)[:2, 0].tolist() == [0.5, 1.0]
+    assert np.isnan(rates_by_class("a b ", z)[2:]).all()
+
+
+def test_training_curves(tmp_path):
+    records = [
+        {"update": u, "epoch": u / 10, "bits": 5 - u / 20, "rates": [0.3, u / 100], "slope": 1 + u / 100}
+        for u in range(1, 41)
+    ]
+    records.insert(20, {"update": 20, "epoch": 2.0, "valid_bits": 4.2, "best_bits": 4.2})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    read = figures.read_metrics(tmp_path)
+    one = figures.training_figure({"one": read})
+    bits, rates, slope = one.axes
+    assert bits.lines[0].get_xdata().tolist() == [u / 10 for u in range(1, 41)]
+    assert bits.lines[0].get_ydata()[-1] == pytest.approx(np.mean([5 - u / 20 for u in range(21, 41)]))
+    assert (bits.lines[1].get_xdata().tolist(), bits.lines[1].get_ydata().tolist()) == ([2.0], [4.2])
+    assert [line.get_label() for line in rates.lines] == ["z1", "z2"]
+    assert slope.lines[0].get_ydata()[-1] == pytest.approx(1.4)
+    both = figures.training_figure({"one": read, "lstm": [{**r, "rates": []} for r in read if "bits" in r]})
+    assert len(both.axes[0].lines) == 4
+    assert len(both.axes[1].lines) == 2
+    (tmp_path / "metrics.jsonl").write_text("{\n")
+    with pytest.raises(ValueError, match="line 1 is not a record"):
+        figures.read_metrics(tmp_path)
+    with pytest.raises(ValueError, match="not a training run"):
+        figures.read_metrics(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("ending", ["pdf", "svg", "png"])
+def test_they_are_written(found, tmp_path, ending):
+    for make in (figures.boundaries_figure, figures.norms_figure, figures.classes_figure):
+        path = tmp_path / f"{make.__name__}.{ending}"
+        make(found).savefig(path)
+        assert path.stat().st_size > 3000
