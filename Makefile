@@ -5,13 +5,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint format clean
+.PHONY: demo test browser lint format clean
 
 demo: $(INSTALLED)
 	$(BIN)/hmrnn demo
 
-test: lint
+test: lint browser
 	$(BIN)/pytest
+
+# Tests of pages need a real browser. Where it can't be installed, they are skipped.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
+		|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver; } >/dev/null \
+		|| echo "chromium and chromedriver could not be installed: tests of pages will be skipped"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -217,7 +217,7 @@ def generate(
 def segment(
     run: Positional[Path],
     file: Positional[str] = "-",
-    format: Literal["text", "json"] = "text",
+    format: Literal["text", "json", "html"] = "text",
     vectors: bool = False,
     on_unknown: OnUnknown = "error",
     checkpoint: Literal["best", "last"] = "best",
@@ -229,7 +229,7 @@ def segment(
         run: Directory of the run.
         file: The text; - is standard input.
         format: text: the text with marks, | where a segment of layer 1 ends, ‖ of layer 2, ⦀ above. json: one object, a
-            segment a line.
+            segment a line. html: one page for a browser, of up to 100,000 symbols, that shows every step.
         vectors: With each segment's vector (json): the state that its layer hands up at the boundary.
         on_unknown: What to do with a symbol that the model does not know.
         checkpoint: The model with the best validation, or the last one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from io import BufferedReader
@@ -25,6 +25,7 @@ from hmrnn.evaluation import bits_per_character, dynamic_bits_per_character, sho
 from hmrnn.generation import Sampling, generate
 from hmrnn.models import TextModel, read_config
 from hmrnn.reading import AT_ONCE
+from hmrnn.show.page import MOST, page
 from hmrnn.structure.marks import mark
 from hmrnn.structure.operations import Steps, follow
 from hmrnn.structure.scores import at_separators, baselines, from_planted, from_words, score, score_table
@@ -182,7 +183,7 @@ def segment(
     directory: Path,
     file: str,
     *,
-    form: Literal["text", "json"],
+    form: Literal["text", "json", "html"],
     vectors: bool,
     on_unknown: OnUnknown,
     checkpoint: Checkpoint,
@@ -198,6 +199,9 @@ def segment(
             for piece in numbered(chunks, model.symbols, on_unknown, "standard input" if file == "-" else file)
             for part in piece.split(AT_ONCE)
         )
+        if form == "html":
+            print(page(segment_numbers(model, at_most(MOST, pieces)), f"{Path(file).name}, read by {directory.name}"))
+            return
         count = Counted(follow(model, pieces, hidden=vectors))
         if form == "json":
             write_json(model, count, sys.stdout)
@@ -207,6 +211,17 @@ def segment(
         raise ValueError(f"{file}: empty: there is nothing to segment")
     done, layers = count.updates, " / ".join(f"{n:,}" for n in count.updates.layers)
     print(f"{layers} updates of {done.all:,} ({done.saved:.0%} saved)", file=sys.stderr)
+
+
+def at_most(most: int, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
+    """All pieces as one, if they are not too many: what is too long is not even read to its end."""
+    kept, length = [torch.zeros(0, dtype=torch.int64)], 0
+    for piece in pieces:
+        kept.append(piece)
+        length += len(piece)
+        if length > most:
+            raise ValueError(f"a page shows at most {most:,} symbols, and this text has more")
+    return torch.cat(kept)
 
 
 def score_run(
