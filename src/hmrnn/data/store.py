@@ -164,8 +164,7 @@ def _from_cache(folder: Path) -> TextData | None:
         symbols = Symbols.from_json(meta["symbols"])
         if (folder / "numbers.bin").stat().st_size != meta["length"] * np.dtype(meta["dtype"]).itemsize:
             return None
-        # an empty file can't be mapped
-        numbers = np.memmap(folder / "numbers.bin", meta["dtype"], "r") if meta["length"] else np.zeros(0, np.uint8)
+        numbers = np.memmap(folder / "numbers.bin", meta["dtype"], "r")
     except (OSError, ValueError, KeyError, TypeError):
         return None
     splits = {name: (start, end) for name, (start, end) in meta["splits"].items()}
@@ -196,6 +195,8 @@ def _write(folder: Path, files: Sequence[TextFile], symbols: Symbols, divide: Di
             out.write(numbers.tobytes())
         out.flush()
         os.fsync(out.fileno())
+    if sum(counts) == 0:
+        raise ValueError(f"{_names(files)}: empty, or all its symbols are unknown: there is nothing to read")
     meta: dict[str, Any] = {
         "symbols": symbols.to_json(),
         "length": sum(counts),
