@@ -331,6 +331,7 @@ def test_demo_trains_saves_and_shows_segments_and_goes_on(tmp_path):
     assert 1.5 < counted < 2.5
     assert "| in layer 1" in done.stdout
     assert f"hmrnn generate {tmp_path / 'run'}" in done.stdout
+    assert (tmp_path / "run" / "page.html").stat().st_size > 100_000
     again = run(*arguments, "0.1")
     assert "restored" in again.stderr
     other = run(*arguments, "0.1", "--seed", "5")

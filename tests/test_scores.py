@@ -10,6 +10,8 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from nltk.metrics.segmentation import pk as nltk_pk
+from nltk.metrics.segmentation import windowdiff
 
 from hmrnn import HMLSTM
 from hmrnn.config import PlantedConfig
@@ -22,6 +24,7 @@ from hmrnn.structure.scores import (
     from_words,
     score,
     score_table,
+    window_errors,
 )
 
 
@@ -44,6 +47,16 @@ def test_by_hand():
     # Hit rate 2/3, over-segmentation 0.
     assert one.r_value == pytest.approx(1 - (1 / 3 + (1 / 3) / math.sqrt(2)) / 2)
     assert one.rate == pytest.approx(3 / 9)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=60))
+def test_window_errors_are_nltks(rows):
+    found, known = (np.array(column) for column in zip(*rows, strict=True))
+    known[0] |= not known.any()
+    window = max(1, round(len(known) / (int(known.sum()) + 1) / 2))
+    ours, theirs = ("".join(map(str, array.astype(int))) for array in (found, known))
+    expected = (nltk_pk(theirs, ours, window), windowdiff(theirs, ours, window))
+    assert window_errors(found, known) == pytest.approx(expected)
 
 
 def test_the_r_value_punishes_firing_everywhere():
@@ -170,5 +183,6 @@ def test_a_table_and_a_wrong_length():
     table = score_table({"layer 1": {"on": {"found": one, "never": score(ends([], 5), gold)}}})
     assert "layer 1, on" in table
     assert table.count("1.000") == 5
+    assert "window diff" in table
     with pytest.raises(ValueError, match="4 symbols"):
         score(ends([2], 4), gold)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +11,16 @@ from hmrnn.commands import load_model
 from hmrnn.config import TEXT_PRESETS
 from hmrnn.data.corpora import load_text
 from hmrnn.evaluation import bits_per_character
-from hmrnn.generation import generate
 from hmrnn.models import TextModel
-from hmrnn.structure.marks import legend, mark
+from hmrnn.show.page import page
+from hmrnn.structure.marks import legend
+from hmrnn.structure.operations import follow
+from hmrnn.structure.written import write_marked
 from hmrnn.training.checkpoint import RESUMABLE
 from hmrnn.training.loop import INTERRUPTED
 from hmrnn.training.run import train_text
 
-SHOWN = 400
+SHOWN, PAGE = 400, 5000  # symbols in the terminal, and on the page
 
 
 def demo(out: Path, epochs: float, seed: int) -> None:
@@ -33,19 +36,27 @@ def demo(out: Path, epochs: float, seed: int) -> None:
     print(f"{bits_per_character(model, data.split('test')):.3f} bits per character on {len(test):,} that it never saw")
     counted = NGram(train, order=5, alphabet=len(data.symbols)).bits_per_character(test)
     print(f"{counted:.3f} for a 5-gram model that counted the same text")
+    start = most_words(test)
     print(f"\nWhere it sees segments end: {legend(model.rnn.num_layers - 1)}.\n")
-    print(marked(model, test[:SHOWN]))
+    print(marked(model, test[start : start + SHOWN]))
+    (out / "page.html").write_text(page(model.segment(test[start : start + PAGE]), "the demo's test text"), "utf-8")
     print(
         f"""
-The run is in {out}. What to try next:
+The run is in {out}. Open {out / "page.html"} in a browser to see every step. What to try next:
   hmrnn generate {out} --prompt "The value of" --show-boundaries
-  hmrnn eval {out} --split valid
-  hmrnn train text --data YOUR-FILE.txt --minutes 10 --out runs/mine
-  hmrnn train text --data planted --model lstm --out runs/baseline"""
+  hmrnn figure {out} --out {out / "figures"}
+  hmrnn score {out}
+  hmrnn train text --data YOUR-FILE.txt --minutes 10 --out runs/mine"""
     )
+
+
+def most_words(text: str) -> int:
+    """Where a stretch of SHOWN symbols begins that has more letters than others: tables are dull to look at."""
+    return max(range(0, len(text) - SHOWN, 100), key=lambda i: sum(map(str.isalpha, text[i : i + SHOWN])))
 
 
 def marked(model: TextModel, text: str) -> str:
     """The text with a mark after each symbol on which a segment ends."""
-    read = generate(model, text, max_new=0)
-    return "".join(symbol + mark(seen.z) for symbol, seen in zip(text, read, strict=True))
+    out = io.StringIO()
+    write_marked(model, follow(model, [model.symbols.encode(text)]), out)
+    return out.getvalue()

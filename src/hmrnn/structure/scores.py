@@ -28,6 +28,8 @@ class Score:
     f1: float
     token_f1: float  # of whole words: both ends found, and nothing between
     r_value: float  # Räsänen, Laine and Altosaar (2009): 1 is perfect, and firing often does not pay
+    pk: float  # Beeferman, Berger and Lafferty (1999): windows in which one has a boundary and the other none; 0 is best
+    window_diff: float  # Pevzner and Hearst (2002): in how many windows their numbers of boundaries differ
     rate: float  # boundaries found a symbol
 
 
@@ -47,12 +49,14 @@ def score(found: Ends, gold: Gold) -> Score:
     hits = int((found & gold.ends & scored).sum())
     n_found, n_gold = int((found & scored).sum()), int((gold.ends & scored).sum())
     ours, theirs = tokens(found | gold.given), tokens(gold.ends | gold.given)
+    whole = len(np.intersect1d(ours, theirs, assume_unique=True))
     return Score(
         share(hits, n_found),
         share(hits, n_gold),
         share(2 * hits, n_found + n_gold),
-        share(2 * len(ours & theirs), len(ours) + len(theirs)),
+        share(2 * whole, len(ours) + len(theirs)),
         r_value(hits, n_found, n_gold),
+        *window_errors(found & scored, gold.ends & scored),
         share(n_found, int(scored.sum())),
     )
 
@@ -61,10 +65,11 @@ def share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def tokens(ends: Ends) -> set[tuple[int, int]]:
-    """The words between boundaries, by their place."""
-    last = np.flatnonzero(ends).tolist()
-    return set(zip([-1, *last[:-1]], last, strict=True)) if last else set()
+def tokens(ends: Ends) -> npt.NDArray[np.int64]:
+    """The words between boundaries: a number for each that tells its first and its last symbol."""
+    last = np.flatnonzero(ends)
+    first = np.concatenate([[0], last[:-1] + 1])[: len(last)]
+    return first * len(ends) + last
 
 
 def r_value(hits: int, found: int, gold: int) -> float:
@@ -75,6 +80,14 @@ def r_value(hits: int, found: int, gold: int) -> float:
     r1 = math.hypot(1 - hit_rate, over)
     r2 = (hit_rate - 1 - over) / math.sqrt(2)
     return 1 - (abs(r1) + abs(r2)) / 2
+
+
+def window_errors(found: Ends, known: Ends) -> tuple[float, float]:
+    """Pk and WindowDiff, over windows of half a known segment."""
+    window = max(1, round(len(known) / (int(known.sum()) + 1) / 2))
+    sums = (np.concatenate([[0], np.cumsum(ends)]) for ends in (found, known))
+    ours, theirs = (total[window:] - total[:-window] for total in sums)
+    return float(((ours > 0) != (theirs > 0)).mean()), float((ours != theirs).mean())
 
 
 def baselines(found: Ends, gold: Gold, seed: int = 0) -> dict[str, Score]:
@@ -163,8 +176,8 @@ def score_table(scores: Mapping[str, Mapping[str, Mapping[str, Score]]]) -> str:
     lines = []
     for layer, conventions in scores.items():
         for convention, rows in conventions.items():
-            lines += ["", f"{f'{layer}, {convention}':<36}" + "".join(f"{column:>11}" for column in columns)]
+            lines += ["", f"{f'{layer}, {convention}':<32}" + "".join(f"{column:>12}" for column in columns)]
             for how, one in rows.items():
-                numbers = "".join(f"{getattr(one, f.name):>11.3f}" for f in fields(Score))
-                lines.append(f"  {how:<34}{numbers}")
+                numbers = "".join(f"{getattr(one, f.name):>12.3f}" for f in fields(Score))
+                lines.append(f"  {how:<30}{numbers}")
     return "\n".join(lines)
