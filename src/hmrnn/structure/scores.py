@@ -28,7 +28,7 @@ class Score:
     f1: float
     token_f1: float  # of whole words: both ends found, and nothing between
     r_value: float  # Räsänen, Laine and Altosaar (2009): 1 is perfect, and firing often does not pay
-    pk: float  # Beeferman, Berger and Lafferty (1999): windows in which one has a boundary and the other none; 0 is best
+    pk: float  # Beeferman, Berger and Lafferty (1999): windows in which only one has a boundary; 0 is best
     window_diff: float  # Pevzner and Hearst (2002): in how many windows their numbers of boundaries differ
     rate: float  # boundaries found a symbol
 
