@@ -120,7 +120,8 @@ def training_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
             rates.plot(
                 epochs, column, color=COLOURS[l] if len(runs) == 1 else colour, linestyle=LINES[l % 4], label=label
             )
-        slope.plot(epochs, [r["slope"] for r in updates], color=colour, linestyle=LINES[i % 4], label=name)
+        if detectors:
+            slope.plot(epochs, [r["slope"] for r in updates], color=colour, linestyle=LINES[i % 4], label=name)
     for axes, title in ((bits, "bits per character"), (rates, "boundaries a step"), (slope, "slope")):
         axes.set_xlabel("epoch")
         axes.set_title(title + (" (line: training, marks: validation)" if axes is bits else ""), fontsize=8.5)
