@@ -183,7 +183,7 @@ def test_generate(trained):
     assert (answer["prompt"], answer["text"]) == ("The ", text[4:-1])
     assert len(answer["boundaries"]) == 64
     marked = run(*flags, "--show-boundaries").stdout
-    assert sum(map(marked.count, "|‖")) - sum(map(text.count, "|‖")) == sum(any(z) for z in answer["boundaries"])
+    assert sum(map(marked.count, "|‖")) - sum(map(text.count, "|‖")) == sum(map(sum, answer["boundaries"]))
     unknown = run("generate", str(trained), "--prompt", "雪")
     assert unknown.returncode == 1
     assert "'雪'" in unknown.stderr
@@ -222,6 +222,7 @@ def test_score(trained, tmp_path):
     gold = json.loads(run("score", str(trained), "--gold", str(tmp_path / "gold.txt"), "--json").stdout)
     assert gold["symbols"] == len("thevalueofit\nisnotthere\n")
     assert run("score", str(trained), "--gold", "x", "--data", "ptb").returncode == 2
+    assert run("score", str(trained), "--gold", "x", "--on-unknown", "skip").returncode == 2
 
 
 def test_figure(trained, tmp_path):
@@ -233,8 +234,10 @@ def test_figure(trained, tmp_path):
     one = run("figure", str(trained), "--out", "b.svg", "--kind", "norms", "--text", "text.txt", cwd=tmp_path)
     assert one.returncode == 0, one.stderr
     assert (tmp_path / "b.svg").exists()
-    two = run("figure", str(trained), str(trained), "--out", "t.png", "--kind", "training", cwd=tmp_path)
+    shutil.copytree(trained, tmp_path / "other")
+    two = run("figure", str(trained), str(tmp_path / "other"), "--out", "t.svg", "--kind", "training", cwd=tmp_path)
     assert two.returncode == 0, two.stderr
+    assert str(tmp_path / "other") in (tmp_path / "t.svg").read_text()
     assert run("figure", str(trained), "--out", "c.svg", cwd=tmp_path).returncode == 2
 
 

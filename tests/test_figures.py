@@ -51,6 +51,10 @@ def test_norms_and_operations(found):
         done = [np.asarray(artists(axes, AxesImage, f"operations of layer {l + 1}").get_array())[0] for axes in rows]
         assert np.allclose(np.concatenate(norms), found.steps.norms[:, l].numpy())
         assert np.array_equal(np.concatenate(done), found.steps.operations[:, l].numpy())
+    for l in range(2):
+        ticks = [artists(axes, LineCollection, f"ends of layer {l + 1}").get_segments() for axes in rows]
+        drawn = [round(tick[0][0]) - 1 + 90 * row for row, own in enumerate(ticks) for tick in own]
+        assert drawn == np.flatnonzero(found.steps.z[:, l].numpy()).tolist()
     image = artists(rows[0], AxesImage, "operations of layer 1")
     for operation, colour in figures.OPERATION_COLOURS.items():
         shown = image.cmap(image.norm(int(operation)))

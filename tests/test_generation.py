@@ -140,11 +140,8 @@ def test_bytes():
 
 
 def test_marks():
-    assert [mark(z) for z in [(), (False, False), (True, False), (False, True), (True, True)]] == [
-        "",
-        "",
-        "|",
-        "‖",
-        "‖",
-    ]
+    for z, shown in [((), ""), ((0, 0), ""), ((1, 0), "|"), ((0, 1), "‖"), ((1, 1), "|‖"), ((0, 0, 0, 1), "⦀")]:
+        assert mark(z) == shown
+    assert mark((1, 1, 1, 1, 1)) == "|‖⦀"
     assert legend(2) == "| in layer 1, ‖ in layer 2"
+    assert legend(4) == "| in layer 1, ‖ in layer 2, ⦀ in layer 3 and above"

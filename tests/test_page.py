@@ -62,6 +62,9 @@ def assert_shows(browser, found, i: int) -> None:
     wanted_where, wanted = expected(found, i)
     number = re.compile(r"\d+\.\d{3}")
     assert number.sub("#", where) == number.sub("#", wanted_where)
+    if i:
+        bits, wanted_bits = (float(number.search(line).group()) for line in (where, wanted_where))
+        assert bits == pytest.approx(wanted_bits, abs=0.0011)
     for row, want in zip(rows, wanted, strict=True):
         assert [cell for cell in row[:5] if not number.fullmatch(cell)] == [c for c in want if not number.fullmatch(c)]
         for cell, value in zip(row[:5], want, strict=True):
@@ -82,6 +85,7 @@ def test_the_data_on_the_page_is_that_of_the_tensors(found):
     for name in ("z_tilde", "norms"):
         torch.testing.assert_close(torch.tensor(data[name]).T, getattr(found.steps, name), rtol=0, atol=0.0006)
     assert data["surprisal"][0] is None
+    assert data["surprisal"][1:] == pytest.approx(found.steps.surprisal[1:].tolist(), abs=0.0006)
     assert "http" not in page(found, "t").replace("http-equiv", ""), "nothing is asked of the network"
 
 
@@ -126,7 +130,8 @@ def test_ten_thousand_symbols_without_stutter_also_on_a_phone(tmp_path):
             let i = 0;
             function frame() {
               const start = performance.now();
-              spans[(i * 397) % spans.length].dispatchEvent(new PointerEvent("pointerover", {bubbles: true}));
+              const move = new PointerEvent("pointermove", {bubbles: true, screenX: i});
+              spans[(i * 397) % spans.length].dispatchEvent(move);
               document.body.offsetHeight;  // the layout, too
               times.push(performance.now() - start);
               if (++i < 100) requestAnimationFrame(frame); else done(times.sort((a, b) => a - b)[90]);

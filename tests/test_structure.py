@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -46,6 +48,9 @@ def test_steps_are_what_the_model_put_out(kind):
         torch.testing.assert_close(mine, h[:, 0])
     assert math.isnan(steps.surprisal[0])
     assert steps.surprisal[1:].mean().item() == pytest.approx(model.bits_per_character(TEXT), rel=1e-6)
+    log_p = out.logits[:-1, 0].log_softmax(-1)
+    expected = [-log_p[t, numbers[t + 1]].item() / math.log(2) for t in range(len(TEXT) - 1)]
+    assert steps.surprisal[1:].tolist() == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["hm-lstm", "hrnn"])
@@ -196,8 +201,8 @@ def test_marked_text_and_json_say_the_same():
     write_marked(model, follow(model, pieces), marked)
     write_json(model, Counted(follow(model, pieces)), written)
     assert marked.getvalue().replace("|", "").replace("‖", "").rstrip("\n") == TEXT.rstrip("\n")
-    highest = [("‖" if row[1] else "|" if row[0] else "") for row in found.steps.z.tolist()]
-    assert marked.getvalue().rstrip("\n") == "".join(a + b for a, b in zip(TEXT, highest, strict=True)).rstrip("\n")
+    marks = ["|" * row[0] + "‖" * row[1] for row in found.steps.z.tolist()]
+    assert marked.getvalue().rstrip("\n") == "".join(a + b for a, b in zip(TEXT, marks, strict=True)).rstrip("\n")
     answer = json.loads(written.getvalue())
     assert (answer["format_version"], answer["unit"], answer["symbols"]) == (1, "character", len(TEXT))
     assert answer["updates"]["layers"] == list(found.updates.layers)
@@ -227,6 +232,26 @@ def test_bytes():
     out = io.StringIO()
     write_marked(model, follow(model, [model.symbols.encode(content)]), out)
     assert out.getvalue().replace("|", "").replace("‖", "").rstrip("\n") == content.decode()
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path):
+    """Peak memory of processes that segment 16,000 and 200,000 symbols from a pipe, most in one segment of layer 2."""
+    model = small(boundary_bias=(0.05, -3.0))
+    model.float().save_pretrained(tmp_path)
+    code = (
+        "import sys; from hmrnn.cli import main; sys.argv = ['hmrnn', 'segment', sys.argv[1], '--format', 'json'];"
+        "main(); status = open('/proc/self/status').read();"
+        "print(int(status.split('VmHWM:')[1].split()[0]) // 1024, file=sys.stderr)"
+    )
+    peaks = []
+    for times in (200, 2500):
+        command = [sys.executable, "-c", code, str(tmp_path)]
+        done = subprocess.run(command, input=(TEXT * times).encode(), capture_output=True, check=True)
+        answer = json.loads(done.stdout)
+        assert answer["symbols"] == len(TEXT) * times
+        assert [s["text"] for s in answer["segments"] if s["layer"] == 2][-1] is None
+        peaks.append(int(done.stderr.split()[-1]))
+    assert peaks[1] < peaks[0] + 20
 
 
 @given(st.text(st.sampled_from("abé雪"), max_size=30), st.integers(1, 5))

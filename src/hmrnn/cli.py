@@ -275,8 +275,8 @@ def score(
     with bad_usage():
         if first is not None:
             check_size("--first", first)
-        if gold is not None and (data is not None or split is not None):
-            raise UsageError("--gold is a text of its own: it can't be combined with --data or --split")
+        if gold is not None and (data is not None or split is not None or first is not None):
+            raise UsageError("--gold is a text of its own: it can't be combined with --data, --split or --first")
 
     from hmrnn import commands
 

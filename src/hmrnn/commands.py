@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from io import BufferedReader
+from io import BufferedReader, TextIOWrapper
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -20,24 +21,25 @@ from hmrnn.config import TextDataConfig, TextRunConfig, UsageError
 from hmrnn.data.corpora import PUBLISHED, load_text
 from hmrnn.data.planted import planted
 from hmrnn.data.store import TextData
-from hmrnn.data.text import OnUnknown, Symbols, numbered
+from hmrnn.data.text import OnUnknown, Symbols, numbered, texts
 from hmrnn.evaluation import bits_per_character, dynamic_bits_per_character, show_bar
+from hmrnn.files import finite
 from hmrnn.generation import Sampling, generate
 from hmrnn.models import TextModel, read_config
 from hmrnn.reading import AT_ONCE
 from hmrnn.show.page import MOST, page
 from hmrnn.structure.marks import mark
-from hmrnn.structure.operations import Steps, follow
+from hmrnn.structure.operations import follow
 from hmrnn.structure.scores import at_separators, baselines, from_planted, from_words, score, score_table
 from hmrnn.structure.segments import segment_numbers
 from hmrnn.structure.written import Counted, write_json, write_marked
 from hmrnn.training.checkpoint import load_run
 from hmrnn.training.loop import INTERRUPTED
-from hmrnn.training.metrics import finite
 from hmrnn.training.run import train_text
 
 READ_AT_ONCE = 1 << 16  # bytes
 CLASSIFIED = 50_000  # symbols of a text that are enough to tell how often a detector fires on a kind of them
+FIGURE_ENDINGS = (".pdf", ".svg", ".png")
 FigureKind = Literal["all", "boundaries", "norms", "training", "classes"]
 Checkpoint = Literal["best", "last"]
 Split = Literal["train", "valid", "test", "all"]
@@ -191,6 +193,8 @@ def segment(
 ) -> None:
     """Prints the segments of a file or of standard input while it is read."""
     model = load_model(directory, checkpoint, engine)
+    if form != "text" and isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: these are files
     with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as stream:
         # read1: what is there already, so that lines from a pipe are answered as they come
         chunks = iter(lambda: cast(BufferedReader, stream).read1(READ_AT_ONCE), b"")
@@ -239,10 +243,12 @@ def score_run(
 ) -> None:
     """Tells how well the boundaries of each layer fit known ones, and what chance alone would reach."""
     model = load_model(directory, checkpoint, engine)
+    if on_unknown == "skip" and (gold is not None or data == "planted"):
+        raise UsageError("--on-unknown skip would move the text against its known boundaries; replace does not")
     if gold is not None:
-        lines = gold.read_text(encoding="utf-8").splitlines()
-        text, known = from_words(lines, newline="\n" in model.symbols.table)
-        numbers, what = model.symbols.encode(text), str(gold)
+        content = "".join(texts([gold.read_bytes()], model.symbols.unit, str(gold)))
+        text, known = from_words(content.splitlines(), newline="\n" in model.symbols.table)
+        numbers, what = model.symbols.encode(text, on_unknown), str(gold)
     else:
         config, loaded, in_parts = text_to_evaluate(directory, data, model.symbols, on_unknown, data_dir)
         split = split or ("test" if in_parts else "all")
@@ -255,7 +261,8 @@ def score_run(
             known = at_separators(model.symbols.text(numbers.tolist()))
     if len(numbers) == 0:
         raise ValueError(f"{what}: empty: there is nothing to score")
-    z = Steps.joined(follow(model, tqdm(numbers.split(AT_ONCE), leave=False, disable=not show_bar(True)))).z.numpy()
+    pieces = tqdm(numbers.split(AT_ONCE), leave=False, disable=not show_bar(True))
+    z = torch.cat([part.z for part in follow(model, pieces)]).numpy()
     if z.shape[1] == 0:
         raise ValueError(f"{directory}: a {model.config.model} has no boundaries")
     scores = {
@@ -292,7 +299,8 @@ def figure(
     except ImportError:
         raise ValueError("figures need the package matplotlib: pip install 'hmrnn[show]'") from None
 
-    if out.suffix and kind == "all":
+    one_file = out.suffix in FIGURE_ENDINGS and not out.is_dir()
+    if one_file and kind == "all":
         raise UsageError(f"--out {out} is one file: say with --kind which figure; or name a folder for all of them")
     made = {}
     if kind in ("training", "all"):
@@ -301,8 +309,12 @@ def figure(
     if kind != "training":
         model = load_model(directories[0], checkpoint, engine)
         if text is not None:
-            content = text.read_bytes()
-            numbers = model.symbols.encode(content if model.symbols.unit == "byte" else content.decode(), on_unknown)
+            with text.open("rb") as stream:
+                chunks = iter(lambda: stream.read(READ_AT_ONCE), b"")
+                read = numbered(chunks, model.symbols, on_unknown, str(text))
+                numbers = torch.cat(
+                    list(islice(read, 1 + 4 * CLASSIFIED // READ_AT_ONCE))
+                )  # at most 4 bytes a character
         else:
             loaded = text_to_evaluate(directories[0], None, model.symbols, on_unknown, data_dir)[1]
             numbers = torch.from_numpy(loaded.split("valid").astype(np.int64))
@@ -313,12 +325,12 @@ def figure(
             made["norms"] = figures.norms_figure(short)
         if kind in ("classes", "all"):
             made["classes"] = figures.classes_figure(segment_numbers(model, numbers[:CLASSIFIED]))
-    paths = [out] if out.suffix else [out / f"{name}{ending}" for name in made for ending in (".pdf", ".svg", ".png")]
-    (out.parent if out.suffix else out).mkdir(parents=True, exist_ok=True)
-    for path in paths:
-        made[kind if out.suffix else path.stem].savefig(path, dpi=200)
-        print(path)
+    (out.parent if one_file else out).mkdir(parents=True, exist_ok=True)
+    for name, drawn in made.items():
+        for path in [out] if one_file else [out / f"{name}{ending}" for ending in FIGURE_ENDINGS]:
+            drawn.savefig(path, dpi=200)
+            print(path)
 
 
 def print_json(answer: dict[str, Any]) -> None:
-    print(json.dumps({name: finite(value) for name, value in answer.items()}, default=str))
+    print(json.dumps(finite(answer), default=str))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
@@ -36,3 +37,12 @@ def cache_directory(kind: str) -> Path:
         return Path(os.environ.get("HMRNN_CACHE") or Path.home() / ".cache" / "hmrnn") / kind
     except RuntimeError:  # a user without a home
         raise OSError("there is no home directory to keep it in; set HMRNN_CACHE") from None
+
+
+def finite(value: Any) -> Any:
+    """For JSON, which knows neither NaN nor infinity: null in their place."""
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not abs(value) < float("inf") else value

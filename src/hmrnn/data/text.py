@@ -108,7 +108,10 @@ class Symbols:
 
     def decode(self, numbers: Iterable[int]) -> str:
         """Text to read. Of bytes that are not UTF-8 it shows replacement characters."""
-        text = self.text(numbers)
+        return self.readable(self.text(numbers))
+
+    def readable(self, text: str) -> str:
+        """What `text` gave, to be read: bytes become characters again."""
         return text.encode("ascii", "surrogateescape").decode("utf-8", "replace") if self.unit == "byte" else text
 
     def decoder(self) -> Decoder:
@@ -140,6 +143,10 @@ class Decoder:
         if self.symbols.unit == "character":
             return symbol
         return self.utf8.decode(symbol.encode("ascii", "surrogateescape"))
+
+    def rest(self) -> str:
+        """What is left of a character that the end cut."""
+        return self.utf8.decode(b"", final=True)
 
 
 def as_symbols(content: bytes) -> str:

@@ -1,1 +1,1 @@
-"""Figures and pages. Nothing here yet."""
+"""Pictures and pages of what a model found."""

@@ -36,7 +36,7 @@ def visible(symbol: str) -> str:
 
 
 def boundaries_figure(found: Segmentation) -> Figure:
-    """The boundaries of every layer under the text, in rows: a bar for each segment, a tick where it ends."""
+    """The boundaries of every layer under the text, in rows: a line for each, with a tick where a segment ends."""
     layers = range(found.steps.z.shape[1])
     rows = math.ceil(len(found.text) / ROW)
     figure = Figure(figsize=(TEXT_WIDTH, 0.3 + rows * (0.35 + 0.16 * len(layers))), layout="constrained")
@@ -46,10 +46,10 @@ def boundaries_figure(found: Segmentation) -> Figure:
         write_text(axes, text, y=0.7)
         for l in layers:
             ends = np.flatnonzero(found.steps.z[start : start + ROW, l].numpy()) + 1
-            y = -0.2 - 0.6 * l
-            axes.hlines(y, 0, len(text), color=COLOURS[l], linewidth=1 + l, gid=f"layer {l + 1}")
-            axes.vlines(ends, y - 0.28, y + 0.28, color=COLOURS[l], linewidth=1.6, gid=f"ends of layer {l + 1}")
-            axes.text(-0.6, y, f"z{l + 1}", ha="right", va="center", color=COLOURS[l], fontsize=8)
+            y, colour = -0.2 - 0.6 * l, COLOURS[l % len(COLOURS)]
+            axes.hlines(y, 0, len(text), color=colour, linewidth=1 + l, gid=f"layer {l + 1}")
+            axes.vlines(ends, y - 0.28, y + 0.28, color=colour, linewidth=1.6, gid=f"ends of layer {l + 1}")
+            axes.text(-0.6, y, f"z{l + 1}", ha="right", va="center", color=colour, fontsize=8)
         axes.set_xlim(-2, ROW + 0.5)
         axes.set_ylim(-0.6 * len(layers), 1.2)
         axes.axis("off")
@@ -62,7 +62,8 @@ def write_text(axes: Axes, text: str, y: float) -> None:
 
 
 def norms_figure(found: Segmentation) -> Figure:
-    """The norms of the hidden states of each layer as a heat map, and under it what the layer did; in rows."""
+    """The norms of the hidden states of each layer as a heat map, with a white line where a segment ends; under it what
+    the layer did. In rows."""
     norms, operations = found.steps.norms.numpy().T, found.steps.operations.numpy().T  # (L, T)
     L, rows = len(norms), math.ceil(len(found.text) / ROW)
     figure = Figure(figsize=(TEXT_WIDTH, 0.9 + rows * (0.3 + 0.3 * L)), layout="constrained")
@@ -87,6 +88,9 @@ def norms_figure(found: Segmentation) -> Figure:
             axes.imshow(
                 done, extent=box, aspect="auto", cmap=palette, vmin=-0.5, vmax=2.5, gid=f"operations of layer {l + 1}"
             )
+            if l < L - 1:
+                ends = np.flatnonzero(found.steps.z[start:end, l].numpy()) + 1
+                axes.vlines(ends, l + 0.3, l + 0.95, color="white", linewidth=1.2, gid=f"ends of layer {l + 1}")
             axes.text(-0.6, l + 0.5, f"h{l + 1}", ha="right", va="center", fontsize=8)
         axes.set_xlim(-2, ROW + 0.5)
         axes.set_ylim(0, L + 1)
@@ -117,9 +121,8 @@ def training_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
         for l in range(detectors):
             column = running_mean([r["rates"][l] for r in updates])
             label = f"{name}: z{l + 1}" if len(runs) > 1 else f"z{l + 1}"
-            rates.plot(
-                epochs, column, color=COLOURS[l] if len(runs) == 1 else colour, linestyle=LINES[l % 4], label=label
-            )
+            own = COLOURS[l % len(COLOURS)] if len(runs) == 1 else colour
+            rates.plot(epochs, column, color=own, linestyle=LINES[l % 4], label=label)
         if detectors:
             slope.plot(epochs, [r["slope"] for r in updates], color=colour, linestyle=LINES[i % 4], label=name)
     for axes, title in ((bits, "bits per character"), (rates, "boundaries a step"), (slope, "slope")):
@@ -150,9 +153,8 @@ def classes_figure(found: Segmentation) -> Figure:
     for l in range(layers):
         x = np.arange(len(CLASSES)) + (l - (layers - 1) / 2) * 0.8 / layers
         hatch = ("", "//", "..", "xx")[l % 4]
-        axes.bar(
-            x, rates[:, l], 0.8 / layers, color=COLOURS[l], hatch=hatch, edgecolor="white", label=f"z{l + 1}", zorder=2
-        )
+        own = {"color": COLOURS[l % len(COLOURS)], "hatch": hatch, "edgecolor": "white"}
+        axes.bar(x, rates[:, l], 0.8 / layers, label=f"z{l + 1}", zorder=2, **own)
     names = [f"{name} letter" if name in ("first", "middle", "last") else name for name in CLASSES]
     axes.set_xticks(range(len(CLASSES)), names)
     axes.set_ylabel("share of symbols with a boundary")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from hmrnn.files import finite
 
 if TYPE_CHECKING:
     from hmrnn.structure.segments import Segmentation
@@ -19,19 +20,19 @@ def page(found: Segmentation, title: str) -> str:
     steps = found.steps
     data = {
         "title": title,
-        "symbols": [shown(symbol) for symbol in found.text],
+        "symbols": [readable(symbol) for symbol in found.text],
         "operations": steps.operations.T.tolist(),
         "ends": [column.nonzero()[:, 0].tolist() for column in steps.z.T],
         "z_tilde": [[round(value, 3) for value in column] for column in steps.z_tilde.T.tolist()],
         "norms": [[round(value, 3) for value in column] for column in steps.norms.T.tolist()],
-        "surprisal": [None if math.isnan(bits) else round(bits, 3) for bits in steps.surprisal.tolist()],
+        "surprisal": [round(bits, 3) for bits in steps.surprisal.tolist()],
         "updates": found.updates.layers,
     }
     # `<` is written as an escape: no text can end the script element that holds it.
-    content = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    content = json.dumps(finite(data), separators=(",", ":")).replace("<", "\\u003c")
     return TEMPLATE.read_text(encoding="utf-8").replace("/*DATA*/", content)
 
 
-def shown(symbol: str) -> str:
+def readable(symbol: str) -> str:
     """A byte that is no character of its own is shown in hexadecimal."""
     return f"{ord(symbol) & 0xFF:02x}" if "\ud800" <= symbol <= "\udfff" else symbol

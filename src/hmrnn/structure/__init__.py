@@ -1,1 +1,1 @@
-"""From boundaries to segments: operations, trees, scores. Nothing here yet."""
+"""What a model found in a text: operations, segments, scores."""

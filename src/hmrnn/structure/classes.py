@@ -10,8 +10,14 @@ import numpy.typing as npt
 CLASSES = ("space", "first", "middle", "last", "punctuation", "digit")  # first, middle and last letter of a word
 
 
+def bytes_as_letters(text: str) -> str:
+    """Bytes from 128 are mostly parts of letters; to `re`, the surrogates that stand for them are none."""
+    return re.sub("[\udc80-\udcff]", "x", text)
+
+
 def symbol_classes(text: str) -> npt.NDArray[np.int64]:
     """(T,): for each symbol its place in CLASSES. The only letter of a word is its first."""
+    text = bytes_as_letters(text)
     found = np.full(len(text), CLASSES.index("punctuation"))
     for i, symbol in enumerate(text):
         if symbol.isspace():

@@ -8,11 +8,11 @@ MARKS = ("|", "‖", "⦀")  # by layer, the lowest first
 
 
 def mark(z: Sequence[bool]) -> str:
-    """The mark of the highest layer whose detector fired, or nothing."""
-    highest = max((l for l, fired in enumerate(z) if fired), default=None)
-    return "" if highest is None else MARKS[min(highest, len(MARKS) - 1)]
+    """A mark for each layer whose detector fired; one for all those beyond the last mark."""
+    return "".join(MARKS[l] for l in range(len(MARKS)) if any(z[l : None if l == len(MARKS) - 1 else l + 1]))
 
 
 def legend(detectors: int) -> str:
     """What the marks mean."""
-    return ", ".join(f"{MARKS[l]} in layer {l + 1}" for l in range(min(detectors, len(MARKS))))
+    beyond = " and above" if detectors > len(MARKS) else ""
+    return ", ".join(f"{MARKS[l]} in layer {l + 1}" for l in range(min(detectors, len(MARKS)))) + beyond

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmrnn.data.planted import Planted
+from hmrnn.structure.classes import bytes_as_letters
 
 Ends: TypeAlias = npt.NDArray[np.bool_]  # (T,): whether a segment ends with this symbol
 
@@ -38,7 +39,8 @@ class Gold:
     """Boundaries that are known."""
 
     ends: Ends
-    given: Ends  # ends that everyone is told (of the text, of a line): they bound words, and are not scored
+    given: Ends  # places that everyone is told about (the end of the text, of a line): not scored
+    bounds: Ends  # those of them that bound words
 
 
 def score(found: Ends, gold: Gold) -> Score:
@@ -46,9 +48,9 @@ def score(found: Ends, gold: Gold) -> Score:
     if not len(found) == len(gold.ends) == len(gold.given):
         raise ValueError(f"there are {len(found)} symbols with boundaries and {len(gold.ends)} with known ones")
     scored = ~gold.given
-    hits = int((found & gold.ends & scored).sum())
-    n_found, n_gold = int((found & scored).sum()), int((gold.ends & scored).sum())
-    ours, theirs = tokens(found | gold.given), tokens(gold.ends | gold.given)
+    found, known = found & scored, gold.ends & scored
+    hits, n_found, n_gold = int((found & known).sum()), int(found.sum()), int(known.sum())
+    ours, theirs = tokens(found | gold.bounds), tokens(known | gold.bounds)
     whole = len(np.intersect1d(ours, theirs, assume_unique=True))
     return Score(
         share(hits, n_found),
@@ -56,7 +58,7 @@ def score(found: Ends, gold: Gold) -> Score:
         share(2 * hits, n_found + n_gold),
         share(2 * whole, len(ours) + len(theirs)),
         r_value(hits, n_found, n_gold),
-        *window_errors(found & scored, gold.ends & scored),
+        *window_errors(found, known),
         share(n_found, int(scored.sum())),
     )
 
@@ -91,7 +93,10 @@ def window_errors(found: Ends, known: Ends) -> tuple[float, float]:
 
 
 def baselines(found: Ends, gold: Gold, seed: int = 0) -> dict[str, Score]:
-    """What is reached without looking: never, always, and as often as `found` at random places or every k-th symbol."""
+    """What is reached without looking: never, always, and as often as `found` at random places or every k-th symbol.
+
+    k need not be a whole number: places are as even as they can be.
+    """
     scored = np.flatnonzero(~gold.given)
     count = int(found[scored].sum())
 
@@ -102,12 +107,12 @@ def baselines(found: Ends, gold: Gold, seed: int = 0) -> dict[str, Score]:
 
     random = np.random.default_rng(seed)
     draws = [score(at(random.choice(scored, count, replace=False)), gold) for _ in range(DRAWS)]
-    step = max(1, round(len(scored) / count)) if count else len(found) + 1
+    evenly = scored[np.arange(1, count + 1) * len(scored) // max(1, count) - 1]
     return {
         "never": score(np.zeros_like(found), gold),
         "always": score(np.ones_like(found), gold),
         "random": Score(*(float(np.mean([getattr(draw, f.name) for draw in draws])) for f in fields(Score))),
-        "every k-th": score(at(np.arange(step - 1, len(found), step)), gold),
+        "every k-th": score(at(evenly), gold),
     }
 
 
@@ -121,40 +126,47 @@ def at_separators(text: str) -> dict[str, Gold]:
     on       the last symbol of the run
     after    the first symbol after it, with which a word begins
     """
-    runs = [run.span() for run in BETWEEN_WORDS.finditer(text)]
+    runs = [run.span() for run in BETWEEN_WORDS.finditer(bytes_as_letters(text))]
     places = {"before": [s - 1 for s, _ in runs], "on": [e - 1 for _, e in runs], "after": [e for _, e in runs]}
     return {name: _gold(own, len(text)) for name, own in places.items()}
 
 
 def _gold(places: Sequence[int], length: int) -> Gold:
-    ends, given = np.zeros(length, dtype=bool), np.zeros(length, dtype=bool)
+    end = _at([length - 1] if length else [], length)
+    return Gold(_at(places, length), end, end)
+
+
+def _at(places: Sequence[int], length: int) -> Ends:
+    ends = np.zeros(length, dtype=bool)
     ends[list(places)] = True
-    given[length - 1 :] = True
-    return Gold(ends, given)
+    return ends
 
 
 def from_words(lines: Sequence[str], newline: bool) -> tuple[str, dict[str, Gold]]:
     """Utterances, one a line, their words separated by spaces: the text without spaces, and where words end.
 
-    With `newline` each utterance of the text ends in one. Ends of utterances are given.
+    With `newline` each utterance of the text ends in one. Where an utterance ends, or begins, is given.
     """
     parts: list[str] = []
-    last: list[int] = []
-    first: list[int] = []
-    given: list[int] = []
+    last: list[int] = []  # of each word
     end = 0
+    utterances: list[tuple[int, int]] = []  # the first and the last letter of each
     for words in filter(None, map(str.split, lines)):
+        ends = (end + np.cumsum([len(word) for word in words]) - 1).tolist()
+        utterances.append((end, ends[-1]))
+        last += ends[:-1]
         parts += [*words, "\n"] if newline else words
-        ends = end + np.cumsum([len(word) for word in words])
-        last += (ends[:-1] - 1).tolist()
-        first += ends[:-1].tolist()
-        end = int(ends[-1]) + newline
-        given += range(int(ends[-1]) - 1, end)
-    marked = np.zeros(end, dtype=bool)
-    marked[given] = True
-    return "".join(parts), {
-        "last of a word": Gold(_gold(last, end).ends, marked),
-        "first of the next": Gold(_gold(first, end).ends, marked),
+        end = ends[-1] + 1 + newline
+    text, newlines = "".join(parts), [e + 1 for _, e in utterances] if newline else []
+    finals = [e for _, e in utterances]
+    starts = [s for s, _ in utterances]
+    return text, {
+        "last of a word": Gold(_at(last, end), _at([*finals, *newlines], end), _at(finals, end)),
+        "first of the next": Gold(
+            _at([p + 1 for p in last], end),
+            _at([*starts, *newlines, *finals[-1:]], end),
+            _at([*starts[1:], *finals[-1:]], end),
+        ),
     }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from hmrnn.data.text import OnUnknown, Symbols
+from hmrnn.data.text import Symbols
 from hmrnn.reading import AT_ONCE
 from hmrnn.structure.operations import Steps, Updates, follow, updates
 
@@ -36,7 +36,7 @@ class Segment:
 class Segmentation:
     """A text, and all that a model made of it."""
 
-    text: str
+    text: str  # one character a symbol: of bytes, those from 128 are lone surrogates, as in `Symbols`
     steps: Steps
     layers: tuple[tuple[Segment, ...], ...]  # of each layer that has a detector, the lowest first
 
@@ -63,11 +63,9 @@ class Segmentation:
         return tuple(below)
 
 
-def segment(
-    model: TextModel, text: str | bytes, *, vectors: bool = False, on_unknown: OnUnknown = "error"
-) -> Segmentation:
+def segment(model: TextModel, text: str | bytes, *, vectors: bool = False) -> Segmentation:
     """All about a text that fits into memory."""
-    return segment_numbers(model, model.symbols.encode(text, on_unknown), vectors=vectors)
+    return segment_numbers(model, model.symbols.encode(text), vectors=vectors)
 
 
 def segment_numbers(model: TextModel, numbers: Tensor, *, vectors: bool = False) -> Segmentation:
@@ -97,19 +95,14 @@ def segments(parts: Iterable[Steps], symbols: Symbols) -> Iterator[Segment]:
         starts[layer] = upto
         first = len(recent) - (end - start)
         text = None if upto - start > LONGEST_TEXT else recent[first : first + upto - start]
-        return Segment(layer + 1, start, upto, closed, text if text is None else shown(text, symbols), vector)
+        return Segment(layer + 1, start, upto, closed, text if text is None else symbols.readable(text), vector)
 
     for part in parts:
         starts = starts or [0] * part.z.shape[1]
         recent = recent[-LONGEST_TEXT:] + symbols.text(part.numbers.tolist())
         end = part.start + len(part.numbers)
         for t, layer in part.z.nonzero().tolist():
-            yield cut(layer, part.start + t + 1, None if part.h is None else part.h[layer][t], closed=True)
+            yield cut(layer, part.start + t + 1, None if part.h is None else part.h[layer][t].clone(), closed=True)
     for layer, start in enumerate(starts):
         if start < end:
             yield cut(layer, end, None, closed=False)
-
-
-def shown(text: str, symbols: Symbols) -> str:
-    """Text to read: bytes become characters again."""
-    return text.encode("ascii", "surrogateescape").decode("utf-8", "replace") if symbols.unit == "byte" else text

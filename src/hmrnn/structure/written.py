@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
+from hmrnn.files import finite
 from hmrnn.structure.marks import mark
 from hmrnn.structure.operations import Steps, Updates, updates
 from hmrnn.structure.segments import Segment, segments
@@ -31,7 +32,7 @@ class Counted:
 
 
 def write_marked(model: TextModel, steps: Iterable[Steps], out: TextIO) -> None:
-    """The text, with a mark after each symbol on which a segment ends, for the highest layer where one does."""
+    """The text, with marks after each symbol on which segments end."""
     decoder = model.symbols.decoder()
     last = "\n"
     for part in steps:
@@ -39,6 +40,7 @@ def write_marked(model: TextModel, steps: Iterable[Steps], out: TextIO) -> None:
         out.write("".join(marked))
         out.flush()
         last = marked[-1] or last
+    out.write(decoder.rest())
     if not last.endswith("\n"):
         out.write("\n")
 
@@ -48,7 +50,7 @@ def write_json(model: TextModel, steps: Counted, out: TextIO) -> None:
     out.write(f'{{"format_version": {FORMAT_VERSION}, "unit": "{model.symbols.unit}", "segments": [')
     separator = "\n"
     for segment in segments(steps, model.symbols):
-        out.write(separator + json.dumps(as_json(segment), ensure_ascii=False))
+        out.write(separator + json.dumps(as_json(segment)))
         out.flush()
         separator = ",\n"
     done = steps.updates
@@ -61,4 +63,4 @@ def write_json(model: TextModel, steps: Counted, out: TextIO) -> None:
 
 def as_json(segment: Segment) -> dict[str, Any]:
     content = {name: getattr(segment, name) for name in ("layer", "start", "end", "closed", "text")}
-    return content if segment.vector is None else {**content, "vector": segment.vector.tolist()}
+    return content if segment.vector is None else {**content, "vector": finite(segment.vector.tolist())}

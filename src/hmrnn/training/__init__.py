@@ -1,1 +1,1 @@
-"""The training loop, its schedules and checkpoints. Nothing here yet."""
+"""Training: the loop, its schedules, checkpoints, metrics, and several processes."""

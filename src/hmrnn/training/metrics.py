@@ -11,6 +11,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from hmrnn.files import finite
+
 RARE, OFTEN = 0.005, 0.995
 LONG = 200  # updates
 ADVICE = {
@@ -92,20 +94,13 @@ class Reporter:
         """A line of metrics.jsonl, on disk at once; a number that is not finite is null."""
         if self.metrics is None:
             return
-        self.metrics.write(json.dumps({name: finite(value) for name, value in values.items()}) + "\n")
+        self.metrics.write(json.dumps(finite(values)) + "\n")
         self.metrics.flush()
         if self.board is not None:
             update = values["update"]
             for name, value in values.items():
                 for i, number in enumerate(value if isinstance(value, list) else [value]):
                     self.board.add_scalar(f"{name}/{i + 1}" if isinstance(value, list) else name, number, update)
-
-
-def finite(value: Any) -> Any:
-    """JSON knows neither NaN nor infinity."""
-    if isinstance(value, list):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not abs(value) < float("inf") else value
 
 
 def board(directory: Path, update: int) -> Any:
