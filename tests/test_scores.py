@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import astuple
 
 import numpy as np
@@ -169,6 +170,20 @@ def test_a_gold_file():
 @pytest.mark.parametrize("newline", [False, True])
 def test_a_gold_file_is_fair_to_both_conventions(newline):
     text, known = from_words(["ab cd", "ef gh i"], newline)
+    words = [(m.start(), m.end()) for m in re.finditer("ab|cd|ef|gh|i", text)]
+    on_last, on_first = ends([e - 1 for _, e in words], len(text)), ends([s for s, _ in words], len(text))
+    if newline:  # what is fired on a newline does not count
+        on_last[text.index("\n")] = on_first[text.index("\n")] = True
+    assert astuple(score(on_last, known["last of a word"]))[:5] == (1, 1, 1, 1, 1)
+    assert astuple(score(on_first, known["first of the next"]))[:5] == (1, 1, 1, 1, 1)
+    for gold in known.values():
+        nothing = score(ends([], len(text)), gold)
+        assert (nothing.f1, nothing.token_f1) == (0, 0), "no word comes for free"
+
+
+def test_bytes_beyond_ascii_are_letters():
+    content = as_symbols("le café naïve été.".encode())
+    found = at_separators(content)["before"]
     upto = [content[: p + 1].encode("ascii", "surrogateescape").decode() for p in places(found.ends)]
     assert upto == ["le", "le café", "le café naïve"]
     assert [CLASSES[k] for k in symbol_classes(as_symbols("été".encode()))] == ["first", *["middle"] * 3, "last"]

@@ -312,9 +312,8 @@ def figure(
             with text.open("rb") as stream:
                 chunks = iter(lambda: stream.read(READ_AT_ONCE), b"")
                 read = numbered(chunks, model.symbols, on_unknown, str(text))
-                numbers = torch.cat(
-                    list(islice(read, 1 + 4 * CLASSIFIED // READ_AT_ONCE))
-                )  # at most 4 bytes a character
+                enough = 1 + 4 * CLASSIFIED // READ_AT_ONCE  # chunks: a character has at most 4 bytes
+                numbers = torch.cat(list(islice(read, enough)))
         else:
             loaded = text_to_evaluate(directories[0], None, model.symbols, on_unknown, data_dir)[1]
             numbers = torch.from_numpy(loaded.split("valid").astype(np.int64))

@@ -153,8 +153,8 @@ def classes_figure(found: Segmentation) -> Figure:
     for l in range(layers):
         x = np.arange(len(CLASSES)) + (l - (layers - 1) / 2) * 0.8 / layers
         hatch = ("", "//", "..", "xx")[l % 4]
-        own = {"color": COLOURS[l % len(COLOURS)], "hatch": hatch, "edgecolor": "white"}
-        axes.bar(x, rates[:, l], 0.8 / layers, label=f"z{l + 1}", zorder=2, **own)
+        own = COLOURS[l % len(COLOURS)]
+        axes.bar(x, rates[:, l], 0.8 / layers, color=own, hatch=hatch, edgecolor="white", label=f"z{l + 1}", zorder=2)
     names = [f"{name} letter" if name in ("first", "middle", "last") else name for name in CLASSES]
     axes.set_xticks(range(len(CLASSES)), names)
     axes.set_ylabel("share of symbols with a boundary")
