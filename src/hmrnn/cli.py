@@ -16,10 +16,18 @@ import tyro
 from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
-from hmrnn.config import TEXT_PRESETS, TextRunConfig, UsageError, check_positive, check_size
+from hmrnn.config import (
+    TEXT_PRESETS,
+    Engine,
+    ReadingConfig,
+    TextRunConfig,
+    UsageError,
+    check_positive,
+    check_size,
+)
 
-Engine = Literal["auto", "native", "events", "reference"]
-OnUnknown = Literal["error", "skip", "replace"]
+Reading = Annotated[ReadingConfig, arg(name="")]  # its flags have no prefix
+BY_DEFAULT = ReadingConfig()
 
 app = SubcommandApp()
 train = SubcommandApp()
@@ -118,10 +126,8 @@ def evaluate(
     split: Literal["train", "valid", "test", "all"] | None = None,
     streams: int = 1,
     dynamic: float | None = None,
-    on_unknown: OnUnknown = "error",
     data_dir: Path | None = None,
-    checkpoint: Literal["best", "last"] = "best",
-    engine: Engine = "auto",
+    reading: Reading = BY_DEFAULT,
     json: bool = False,
 ) -> None:
     """Measure how well a run predicts a text: bits per character, with the state carried over the whole text.
@@ -134,10 +140,7 @@ def evaluate(
             starts without a past.
         dynamic: Dynamic evaluation: the model goes on learning as it reads, by gradient descent with this learning rate
             (0.1 is a start), after each 100 symbols. The run is left as it is.
-        on_unknown: What to do with a symbol that the model does not know.
-        data_dir: Where published sets lie. By default HMRNN_DATA, or ~/.cache/hmrnn.
-        checkpoint: The model with the best validation, or the last one.
-        engine: How the network is computed.
+        data_dir: Where published sets lie. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn.
         json: Print the answer as one line of JSON.
     """
     with bad_usage():
@@ -153,10 +156,8 @@ def evaluate(
         split=split,
         streams=streams,
         dynamic=dynamic,
-        on_unknown=on_unknown,
         data_dir=data_dir,
-        checkpoint=checkpoint,
-        engine=engine,
+        reading=reading,
         as_json=json,
     )
 
@@ -171,9 +172,7 @@ def generate(
     top_p: float | None = None,
     seed: int | None = None,
     show_boundaries: bool = False,
-    on_unknown: OnUnknown = "error",
-    checkpoint: Literal["best", "last"] = "best",
-    engine: Engine = "auto",
+    reading: Reading = BY_DEFAULT,
     json: bool = False,
 ) -> None:
     """Let a run write: the prompt, and what it makes of it, as it is made.
@@ -187,9 +186,6 @@ def generate(
         top_p: Draw from the likeliest symbols that together have this probability.
         seed: The same seed gives the same text.
         show_boundaries: Mark where segments end: | in layer 1, ‖ in layer 2, ⦀ above.
-        on_unknown: What to do with a symbol of the prompt that the model does not know.
-        checkpoint: The model with the best validation, or the last one.
-        engine: How the network is computed.
         json: Print prompt, text and boundaries as one line of JSON.
     """
     from hmrnn import commands
@@ -206,9 +202,7 @@ def generate(
         sampling,
         seed=seed,
         show_boundaries=show_boundaries,
-        on_unknown=on_unknown,
-        checkpoint=checkpoint,
-        engine=engine,
+        reading=reading,
         as_json=json,
     )
 
@@ -219,9 +213,7 @@ def segment(
     file: Positional[str] = "-",
     format: Literal["text", "json", "html"] = "text",
     vectors: bool = False,
-    on_unknown: OnUnknown = "error",
-    checkpoint: Literal["best", "last"] = "best",
-    engine: Engine = "auto",
+    reading: Reading = BY_DEFAULT,
 ) -> None:
     """Show the segments that a run finds in a text, while it is read: any length, in constant memory.
 
@@ -231,15 +223,10 @@ def segment(
         format: text: the text with marks, | where a segment of layer 1 ends, ‖ of layer 2, ⦀ above. json: one object, a
             segment a line. html: one page for a browser, of up to 100,000 symbols, that shows every step.
         vectors: With each segment's vector (json): the state that its layer hands up at the boundary.
-        on_unknown: What to do with a symbol that the model does not know.
-        checkpoint: The model with the best validation, or the last one.
-        engine: How the network is computed.
     """
     from hmrnn import commands
 
-    commands.segment(
-        run, file, form=format, vectors=vectors, on_unknown=on_unknown, checkpoint=checkpoint, engine=engine
-    )
+    commands.segment(run, file, form=format, vectors=vectors, reading=reading)
 
 
 @app.command(name="score")
@@ -249,10 +236,8 @@ def score(
     gold: Path | None = None,
     split: Literal["train", "valid", "test", "all"] | None = None,
     first: int | None = None,
-    on_unknown: OnUnknown = "error",
     data_dir: Path | None = None,
-    checkpoint: Literal["best", "last"] = "best",
-    engine: Engine = "auto",
+    reading: Reading = BY_DEFAULT,
     json: bool = False,
 ) -> None:
     """Score the boundaries of each layer against known ones, beside what chance alone would reach.
@@ -266,10 +251,7 @@ def score(
         gold: Instead: a file with an utterance a line, words separated by spaces. The run reads it without spaces.
         split: Which part of the text. By default test; all of a file that the run was not trained on.
         first: Only so many symbols, from the start of it.
-        on_unknown: What to do with a symbol that the model does not know.
-        data_dir: Where published sets lie. By default HMRNN_DATA, or ~/.cache/hmrnn.
-        checkpoint: The model with the best validation, or the last one.
-        engine: How the network is computed.
+        data_dir: Where published sets lie. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn.
         json: Print the scores as one line of JSON.
     """
     with bad_usage():
@@ -286,10 +268,8 @@ def score(
         gold=gold,
         split=split,
         first=first,
-        on_unknown=on_unknown,
         data_dir=data_dir,
-        checkpoint=checkpoint,
-        engine=engine,
+        reading=reading,
         as_json=json,
     )
 
@@ -301,10 +281,8 @@ def figure(
     kind: Literal["all", "boundaries", "norms", "training", "classes"] = "all",
     text: Path | None = None,
     symbols: int = 270,
-    on_unknown: OnUnknown = "error",
     data_dir: Path | None = None,
-    checkpoint: Literal["best", "last"] = "best",
-    engine: Engine = "auto",
+    reading: Reading = BY_DEFAULT,
 ) -> None:
     """Draw what a run found in a text, and how it was trained: figures for a paper.
 
@@ -315,10 +293,7 @@ def figure(
             bits, firing rates and slope. classes: how often each detector fires on which kind of symbol.
         text: A file. By default the start of the validation part of the run's text.
         symbols: How many of its symbols boundaries and norms show.
-        on_unknown: What to do with a symbol that the model does not know.
-        data_dir: Where published sets lie. By default HMRNN_DATA, or ~/.cache/hmrnn.
-        checkpoint: The model with the best validation, or the last one.
-        engine: How the network is computed.
+        data_dir: Where published sets lie. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn.
     """
     with bad_usage():
         check_size("--symbols", symbols)
@@ -333,10 +308,8 @@ def figure(
         kind=kind,
         text=text,
         symbols=symbols,
-        on_unknown=on_unknown,
         data_dir=data_dir,
-        checkpoint=checkpoint,
-        engine=engine,
+        reading=reading,
     )
 
 

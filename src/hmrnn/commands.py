@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from hmrnn.config import TextDataConfig, TextRunConfig, UsageError
+from hmrnn.config import OnUnknown, ReadingConfig, TextDataConfig, TextRunConfig, UsageError
 from hmrnn.data.corpora import PUBLISHED, load_text
 from hmrnn.data.planted import planted
 from hmrnn.data.store import TextData
-from hmrnn.data.text import OnUnknown, Symbols, numbered, texts
+from hmrnn.data.text import Symbols, numbered, texts
 from hmrnn.evaluation import bits_per_character, dynamic_bits_per_character, show_bar
 from hmrnn.files import finite
 from hmrnn.generation import Sampling, generate
@@ -41,7 +41,6 @@ READ_AT_ONCE = 1 << 16  # bytes
 CLASSIFIED = 50_000  # symbols of a text that are enough to tell how often a detector fires on a kind of them
 FIGURE_ENDINGS = (".pdf", ".svg", ".png")
 FigureKind = Literal["all", "boundaries", "norms", "training", "classes"]
-Checkpoint = Literal["best", "last"]
 Split = Literal["train", "valid", "test", "all"]
 
 
@@ -90,11 +89,11 @@ def known_by_name(data: str) -> bool:
     return data in (*PUBLISHED, "builtin", "planted")
 
 
-def load_model(directory: Path, checkpoint: Checkpoint, engine: str = "auto") -> TextModel:
+def load_model(directory: Path, reading: ReadingConfig) -> TextModel:
     """The best or the last model of a run; a model that is no run has only one."""
     best = directory / "best"
-    path = best if checkpoint == "best" and best.is_dir() else directory
-    return TextModel.from_pretrained(path, engine=engine)
+    path = best if reading.checkpoint == "best" and best.is_dir() else directory
+    return TextModel.from_pretrained(path, engine=reading.engine)
 
 
 def text_to_evaluate(
@@ -122,17 +121,15 @@ def evaluate(
     split: Split | None,
     streams: int,
     dynamic: float | None,
-    on_unknown: OnUnknown,
     data_dir: Path | None,
-    checkpoint: Checkpoint,
-    engine: str,
+    reading: ReadingConfig,
     as_json: bool,
 ) -> None:
     """Tells the bits per character of a text."""
     if dynamic is not None and streams != 1:
         raise UsageError("--dynamic reads one stream: it can't be combined with --streams")
-    model = load_model(directory, checkpoint, engine)
-    config, text, in_parts = text_to_evaluate(directory, data, model.symbols, on_unknown, data_dir)
+    model = load_model(directory, reading)
+    config, text, in_parts = text_to_evaluate(directory, data, model.symbols, reading.on_unknown, data_dir)
     split = split or ("test" if in_parts else "all")
     numbers = text.split(split)
     start = time.perf_counter()
@@ -142,7 +139,12 @@ def evaluate(
         bits = dynamic_bits_per_character(model, numbers, dynamic, show=True)
     seconds = time.perf_counter() - start
     if as_json:
-        answer: dict[str, Any] = {"run": str(directory), "checkpoint": checkpoint, "data": config.data, "split": split}
+        answer: dict[str, Any] = {
+            "run": str(directory),
+            "checkpoint": reading.checkpoint,
+            "data": config.data,
+            "split": split,
+        }
         answer |= {"symbols": len(numbers), "streams": streams, "dynamic": dynamic}
         print_json({**answer, "bits_per_character": bits, "seconds": seconds})
         return
@@ -160,15 +162,13 @@ def write(
     *,
     seed: int | None,
     show_boundaries: bool,
-    on_unknown: OnUnknown,
-    checkpoint: Checkpoint,
-    engine: str,
+    reading: ReadingConfig,
     as_json: bool,
 ) -> None:
     """Prints the prompt and what the model makes of it, symbol by symbol as it is made."""
-    model = load_model(directory, checkpoint, engine)
+    model = load_model(directory, reading)
     decoder, text, boundaries = model.symbols.decoder(), {True: "", False: ""}, []
-    for symbol in generate(model, prompt, max_new, sampling, seed, on_unknown):
+    for symbol in generate(model, prompt, max_new, sampling, seed, reading.on_unknown):
         shown = decoder(symbol.number)
         text[symbol.new] += shown
         boundaries.append([int(fires) for fires in symbol.z])
@@ -187,12 +187,10 @@ def segment(
     *,
     form: Literal["text", "json", "html"],
     vectors: bool,
-    on_unknown: OnUnknown,
-    checkpoint: Checkpoint,
-    engine: str,
+    reading: ReadingConfig,
 ) -> None:
     """Prints the segments of a file or of standard input while it is read."""
-    model = load_model(directory, checkpoint, engine)
+    model = load_model(directory, reading)
     if form != "text" and isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: these are files
     with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as stream:
@@ -200,7 +198,7 @@ def segment(
         chunks = iter(lambda: cast(BufferedReader, stream).read1(READ_AT_ONCE), b"")
         pieces = (
             part
-            for piece in numbered(chunks, model.symbols, on_unknown, "standard input" if file == "-" else file)
+            for piece in numbered(chunks, model.symbols, reading.on_unknown, "standard input" if file == "-" else file)
             for part in piece.split(AT_ONCE)
         )
         if form == "html":
@@ -235,22 +233,20 @@ def score_run(
     gold: Path | None,
     split: Split | None,
     first: int | None,
-    on_unknown: OnUnknown,
     data_dir: Path | None,
-    checkpoint: Checkpoint,
-    engine: str,
+    reading: ReadingConfig,
     as_json: bool,
 ) -> None:
     """Tells how well the boundaries of each layer fit known ones, and what chance alone would reach."""
-    model = load_model(directory, checkpoint, engine)
-    if on_unknown == "skip" and (gold is not None or data == "planted"):
+    model = load_model(directory, reading)
+    if reading.on_unknown == "skip" and (gold is not None or data == "planted"):
         raise UsageError("--on-unknown skip would move the text against its known boundaries; replace does not")
     if gold is not None:
         content = "".join(texts([gold.read_bytes()], model.symbols.unit, str(gold)))
         text, known = from_words(content.splitlines(), newline="\n" in model.symbols.table)
-        numbers, what = model.symbols.encode(text, on_unknown), str(gold)
+        numbers, what = model.symbols.encode(text, reading.on_unknown), str(gold)
     else:
-        config, loaded, in_parts = text_to_evaluate(directory, data, model.symbols, on_unknown, data_dir)
+        config, loaded, in_parts = text_to_evaluate(directory, data, model.symbols, reading.on_unknown, data_dir)
         split = split or ("test" if in_parts else "all")
         numbers = torch.from_numpy(loaded.split(split)[:first].astype(np.int64))
         what = f"{config.data}, {split}"
@@ -288,10 +284,8 @@ def figure(
     kind: FigureKind,
     text: Path | None,
     symbols: int,
-    on_unknown: OnUnknown,
     data_dir: Path | None,
-    checkpoint: Checkpoint,
-    engine: str,
+    reading: ReadingConfig,
 ) -> None:
     """Draws a run, or the training curves of several."""
     try:
@@ -307,15 +301,15 @@ def figure(
         runs = {str(directory): figures.read_metrics(directory) for directory in directories}
         made["training"] = figures.training_figure(runs)
     if kind != "training":
-        model = load_model(directories[0], checkpoint, engine)
+        model = load_model(directories[0], reading)
         if text is not None:
             with text.open("rb") as stream:
                 chunks = iter(lambda: stream.read(READ_AT_ONCE), b"")
-                read = numbered(chunks, model.symbols, on_unknown, str(text))
+                read = numbered(chunks, model.symbols, reading.on_unknown, str(text))
                 enough = 1 + 4 * CLASSIFIED // READ_AT_ONCE  # chunks: a character has at most 4 bytes
                 numbers = torch.cat(list(islice(read, enough)))
         else:
-            loaded = text_to_evaluate(directories[0], None, model.symbols, on_unknown, data_dir)[1]
+            loaded = text_to_evaluate(directories[0], None, model.symbols, reading.on_unknown, data_dir)[1]
             numbers = torch.from_numpy(loaded.split("valid").astype(np.int64))
         short = segment_numbers(model, numbers[:symbols])
         if kind in ("boundaries", "all"):

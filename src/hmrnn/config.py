@@ -15,6 +15,8 @@ from tyro.conf import Suppress, arg
 Boundary = Literal["step", "sample", "soft"]
 CopyBoundary = Literal["recompute", "hold"]
 RecurrentKind = Literal["hm-lstm", "lstm", "clockwork", "hrnn"]
+Engine = Literal["auto", "native", "events", "reference"]
+OnUnknown = Literal["error", "skip", "replace"]
 BOUNDARIES: tuple[str, ...] = get_args(Boundary)
 COPY_BOUNDARIES: tuple[str, ...] = get_args(CopyBoundary)
 Config = TypeVar("Config")
@@ -167,6 +169,18 @@ class TrainingConfig:
                 raise ValueError(f"{name} must be at least 1, and finite; got {getattr(self, name)}")
         if not 0 <= self.slope_per_epoch < float("inf"):
             raise ValueError(f"slope_per_epoch must not be negative, and finite; got {self.slope_per_epoch}")
+
+
+@dataclass(frozen=True)
+class ReadingConfig:
+    """Which model of a run reads a text, and how."""
+
+    checkpoint: Literal["best", "last"] = "best"
+    """The model with the best validation, or the last one."""
+    engine: Engine = "auto"
+    """How the network is computed. auto takes the fastest that works here."""
+    on_unknown: OnUnknown = "error"
+    """What to do with a symbol that the model does not know."""
 
 
 BOUNDS = ("epochs", "minutes", "checkpoint_minutes")  # what may change when a run is resumed: not the numbers

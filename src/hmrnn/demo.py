@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hmrnn.baselines.ngram import NGram
 from hmrnn.commands import load_model
-from hmrnn.config import TEXT_PRESETS
+from hmrnn.config import TEXT_PRESETS, ReadingConfig
 from hmrnn.data.corpora import load_text
 from hmrnn.evaluation import bits_per_character
 from hmrnn.models import TextModel
@@ -30,7 +30,7 @@ def demo(out: Path, epochs: float, seed: int) -> None:
     if train_text(run, out, resume=(out / RESUMABLE).exists()).ended == INTERRUPTED:
         raise KeyboardInterrupt
 
-    model = load_model(out, "best")
+    model = load_model(out, ReadingConfig())
     data = load_text(run.data)
     train, test = (data.symbols.text(data.split(name)) for name in ("train", "test"))
     print(f"{bits_per_character(model, data.split('test')):.3f} bits per character on {len(test):,} that it never saw")

@@ -30,8 +30,7 @@ def bits_per_character(
     With one stream, the text is read from its start to its end: exact. More are quicker, and each but the first starts
     in the middle of the text without a past. `show` draws a progress bar, if there is a terminal.
     """
-    if len(numbers) < 2:
-        raise ValueError(f"text must have at least 2 symbols, one to predict from the other; got {len(numbers)}")
+    check_length(numbers)
     check_size("streams", streams)
     rows = Streams.to_evaluate(numbers, min(streams, len(numbers) - 1))
     window = window or max(1, AT_ONCE // streams)
@@ -62,8 +61,7 @@ def dynamic_bits_per_character(
 
     The model itself is left as it is: a copy learns.
     """
-    if len(numbers) < 2:
-        raise ValueError(f"text must have at least 2 symbols, one to predict from the other; got {len(numbers)}")
+    check_length(numbers)
     check_positive("learning_rate", learning_rate)
     learner = copy.deepcopy(model)
     stream = Streams.to_evaluate(numbers, 1)
@@ -87,6 +85,11 @@ def dynamic_bits_per_character(
             nats += loss.item() * (end - start)
             bar.update(end - start)
     return nats / math.log(2) / stream.steps
+
+
+def check_length(numbers: Numbers) -> None:
+    if len(numbers) < 2:
+        raise ValueError(f"text must have at least 2 symbols, one to predict from the other; got {len(numbers)}")
 
 
 def show_bar(wanted: bool) -> bool:

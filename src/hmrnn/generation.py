@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hmrnn.data.text import OnUnknown
+from hmrnn.config import OnUnknown
 from hmrnn.reading import AT_ONCE, Reader
 
 if TYPE_CHECKING:

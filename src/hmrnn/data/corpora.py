@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hmrnn.config import TextDataConfig
+from hmrnn.config import OnUnknown, TextDataConfig
 from hmrnn.data.planted import planted
 from hmrnn.data.store import Divide, TextData, TextFile, by_file, by_share, from_files, from_text
-from hmrnn.data.text import OnUnknown, Symbols, Unit
+from hmrnn.data.text import Symbols, Unit
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from hmrnn.data.text import CODE_POINTS, Numbers, OnUnknown, Symbols, Unit, codes, texts
+from hmrnn.config import OnUnknown
+from hmrnn.data.text import CODE_POINTS, Numbers, Symbols, Unit, codes, texts
 from hmrnn.files import cache_directory, write_atomically
 
 FORMAT_VERSION = 1

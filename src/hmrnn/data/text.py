@@ -15,8 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from hmrnn.config import OnUnknown
+
 Unit = Literal["character", "byte"]
-OnUnknown = Literal["error", "skip", "replace"]
 Numbers: TypeAlias = npt.NDArray[Any]  # (T,) of an unsigned type: symbols by their number; may lie on disk
 
 REPLACEMENTS = ("\N{REPLACEMENT CHARACTER}", "?", " ")
