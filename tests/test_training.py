@@ -29,7 +29,7 @@ from hmrnn.evaluation import bits_per_character
 from hmrnn.training import checkpoint
 from hmrnn.training.loop import Diverged, Training
 from hmrnn.training.metrics import LONG, CollapseWatch
-from hmrnn.training.run import train_text
+from hmrnn.training.run import train_run
 from hmrnn.training.schedules import LearningRate
 from hmrnn.training.text import TextTask
 
@@ -77,7 +77,7 @@ def metrics(directory: Path) -> list[dict]:
 @pytest.mark.parametrize("model", ["hm-lstm", "lstm", "clockwork", "hrnn"])
 def test_a_run_learns_and_leaves_what_it_should(text_file, tmp_path, model):
     run = settings(text_file, model=model, epochs=5.0, validate_every=0.5)
-    outcome = train_text(run, tmp_path)
+    outcome = train_run(run, tmp_path)
     assert outcome.ended == "all epochs are done"
     assert outcome.update == 5 * UPDATES
     names = {"config.json", "model.safetensors", "symbols.json", "metrics.jsonl", "training.pt", "best", ".lock"}
@@ -89,15 +89,15 @@ def test_a_run_learns_and_leaves_what_it_should(text_file, tmp_path, model):
     assert [record["update"] for record in validations] == list(range(6, 5 * UPDATES + 1, 6))
     assert updates[-1]["bits"] < updates[0]["bits"] - 0.5
     assert all(len(record["rates"]) == (0 if model == "lstm" else 2) for record in updates)
-    assert outcome.best_bits == min(record["valid_bits"] for record in validations)
+    assert outcome.best == min(record["valid_bits"] for record in validations)
     best = TextModel.from_pretrained(tmp_path / "best")
     streams = max(1, len(load_text(run.data).split("valid")) // 500)
-    assert bits_per_character(best, load_text(run.data).split("valid"), streams) == outcome.best_bits
+    assert bits_per_character(best, load_text(run.data).split("valid"), streams) == outcome.best
     assert checkpoint.load_run(tmp_path).config == run
 
 
 def test_the_slope_is_annealed_by_epoch_and_the_detectors_stay_in_their_ball(text_file, tmp_path):
-    train_text(settings(text_file, slope_per_epoch=0.5, slope_limit=1.8, epochs=3.0), tmp_path)
+    train_run(settings(text_file, slope_per_epoch=0.5, slope_limit=1.8, epochs=3.0), tmp_path)
     slopes = [record["slope"] for record in metrics(tmp_path) if "bits" in record]
     assert slopes == [1.0] * UPDATES + [1.5] * UPDATES + [1.8] * UPDATES
     model = TextModel.from_pretrained(tmp_path)
@@ -116,7 +116,7 @@ def test_the_gradient_is_clipped(text_file, tmp_path, monkeypatch):
         return step(self, *arguments, **options)
 
     monkeypatch.setattr(torch.optim.Adam, "step", watched)
-    train_text(settings(text_file, gradient_clip=0.01, epochs=0.5), tmp_path)
+    train_run(settings(text_file, gradient_clip=0.01, epochs=0.5), tmp_path)
     assert norms == pytest.approx([0.01] * (UPDATES // 2), rel=1e-3)
     assert all(record["gradient_norm"] > 0.01 for record in metrics(tmp_path) if "bits" in record)
 
@@ -131,19 +131,19 @@ def test_the_state_is_carried_within_an_epoch_and_reset_at_its_start(text_file, 
         return forward(self, symbols, state, *arguments, **options)
 
     monkeypatch.setattr(TextModel, "forward", watched)
-    train_text(settings(text_file), tmp_path)
+    train_run(settings(text_file), tmp_path)
     assert [state is None for state in states] == ([True] + [False] * (UPDATES - 1)) * 2
     assert all(not h.requires_grad and h.abs().sum() > 0 for state in states if state is not None for h in state.h[:1])
 
 
 def test_minutes_bound_a_run(text_file, tmp_path):
     start = time.monotonic()
-    outcome = train_text(settings(text_file, epochs=1e6, minutes=0.02), tmp_path)
+    outcome = train_run(settings(text_file, epochs=1e6, minutes=0.02), tmp_path)
     assert outcome.ended == "the time is over"
     assert 0.02 <= outcome.minutes < 1
     assert time.monotonic() - start < 30
     assert "valid_bits" in metrics(tmp_path)[-1], "it is validated where it ends"
-    again = train_text(checkpoint.load_run(tmp_path).config, tmp_path, resume=True)
+    again = train_run(checkpoint.load_run(tmp_path).config, tmp_path, resume=True)
     assert (again.ended, again.update) == ("the time is over", outcome.update), "minutes count in all, not anew"
 
 
@@ -155,7 +155,7 @@ def test_too_little_text_is_named_with_what_it_takes(tmp_path):
     ]:
         (tmp_path / "short.txt").write_text(text)
         with pytest.raises(ValueError, match=what):
-            train_text(settings(tmp_path / "short.txt"), tmp_path / "run")
+            train_run(settings(tmp_path / "short.txt"), tmp_path / "run")
 
 
 # Schedules and guards
@@ -179,7 +179,7 @@ def test_the_learning_rate_is_divided_once_and_then_training_ends():
 def test_training_follows_the_schedule(text_file, tmp_path, monkeypatch):
     answers = iter([3.0, 2.0, 2.5, 1.0, 1.5])
     monkeypatch.setattr(TextTask, "validate", lambda self, show: next(answers))
-    outcome = train_text(settings(text_file, patience=1, epochs=99.0), tmp_path)
+    outcome = train_run(settings(text_file, patience=1, epochs=99.0), tmp_path)
     assert outcome.ended == "validation has stopped improving"
     assert outcome.update == 5 * UPDATES
     rates = [record["learning_rate"] for record in metrics(tmp_path) if "bits" in record]
@@ -200,23 +200,23 @@ def spoiled_loss(monkeypatch, when, how):
 
 @pytest.mark.parametrize("how", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_changes_nothing_and_is_counted(text_file, tmp_path, monkeypatch, capfd, how):
-    train_text(settings(text_file, epochs=3 / UPDATES), tmp_path / "three")
+    train_run(settings(text_file, epochs=3 / UPDATES), tmp_path / "three")
     spoiled_loss(monkeypatch, {3, 4}, how)
-    outcome = train_text(settings(text_file, epochs=5 / UPDATES), tmp_path / "five")
+    outcome = train_run(settings(text_file, epochs=5 / UPDATES), tmp_path / "five")
     assert outcome.skipped == 2
     assert same_weights(tmp_path / "three", tmp_path / "five")
     assert "update 4: not applied" in capfd.readouterr().err
     records = [record for record in metrics(tmp_path / "five") if "bits" in record]
     assert [record["skipped"] for record in records] == [0, 0, 0, 1, 2]
     assert records[3]["bits"] is None
-    outcome = train_text(settings(text_file, epochs=1.0), tmp_path / "on")
+    outcome = train_run(settings(text_file, epochs=1.0), tmp_path / "on")
     assert outcome.update == UPDATES
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "on").values())
 
 
 def test_a_run_that_diverges_ends_and_leaves_the_last_good_checkpoint(text_file, tmp_path, monkeypatch):
     """One update spoils the weights; all that follow give NaN. No checkpoint is written from then on."""
-    train_text(settings(text_file, epochs=1.0), tmp_path / "one epoch")
+    train_run(settings(text_file, epochs=1.0), tmp_path / "one epoch")
     spoiled_loss(monkeypatch, set(range(UPDATES, 10 * UPDATES)), math.nan)
     make = Training.make_update
 
@@ -228,14 +228,14 @@ def test_a_run_that_diverges_ends_and_leaves_the_last_good_checkpoint(text_file,
 
     monkeypatch.setattr(Training, "make_update", spoiling)
     with pytest.raises(Diverged, match=rf"20 updates in a row .*update {UPDATES + 20}\).*--learning-rate"):
-        train_text(settings(text_file, epochs=9.0, checkpoint_minutes=1e-9, validate_every=0.5), tmp_path / "diverged")
+        train_run(settings(text_file, epochs=9.0, checkpoint_minutes=1e-9, validate_every=0.5), tmp_path / "diverged")
     assert same_weights(tmp_path / "one epoch", tmp_path / "diverged")
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "diverged").values())
 
 
 def test_an_absurd_learning_rate_leaves_finite_weights_on_disk(text_file, tmp_path):
     with contextlib.suppress(Diverged):
-        train_text(settings(text_file, learning_rate=1e10, epochs=4.0), tmp_path)
+        train_run(settings(text_file, learning_rate=1e10, epochs=4.0), tmp_path)
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
 
 
@@ -258,10 +258,10 @@ def test_the_collapse_watch_warns_once_for_each_detector():
 
 def test_a_collapsed_run_says_so(text_file, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("hmrnn.training.metrics.LONG", 10)
-    train_text(settings(text_file, boundary_bias=-3.0, epochs=2.0), tmp_path)
+    train_run(settings(text_file, boundary_bias=-3.0, epochs=2.0), tmp_path)
     said = capfd.readouterr().err
     assert said.count("warning: the detector of layer 1 has fired almost never") == 1
-    train_text(settings(text_file, boundary_bias=-3.0, epochs=3.0), tmp_path, resume=True)
+    train_run(settings(text_file, boundary_bias=-3.0, epochs=3.0), tmp_path, resume=True)
     assert "warning" not in capfd.readouterr().err, "once is enough, also after a resume"
 
 
@@ -291,15 +291,15 @@ KINDS = [("hm-lstm", "step"), ("hm-lstm", "sample"), ("lstm", "step"), ("clockwo
 def test_a_killed_run_goes_on_exactly(text_file, tmp_path, monkeypatch, model, boundary, checkpoint_minutes):
     changes = {"model": model, "boundary": boundary, "checkpoint_minutes": checkpoint_minutes}
     run = settings(text_file, **changes, patience=1, validate_every=0.5, learning_rate=0.05)
-    train_text(run, tmp_path / "straight")
+    train_run(run, tmp_path / "straight")
     resume = False
     for update in (1, 7, 8, UPDATES, UPDATES + 5):
         with monkeypatch.context() as patch:
             patch.setattr(Training, "make_update", killed_at(update))
             with pytest.raises(Killed):
-                train_text(run, tmp_path / "killed", resume=resume)
+                train_run(run, tmp_path / "killed", resume=resume)
         resume = True
-    outcome = train_text(run, tmp_path / "killed", resume=True)
+    outcome = train_run(run, tmp_path / "killed", resume=True)
     assert outcome.update == 2 * UPDATES
     assert same_weights(tmp_path / "straight", tmp_path / "killed")
     assert same_weights(tmp_path / "straight" / "best", tmp_path / "killed" / "best")
@@ -310,19 +310,19 @@ def test_exact_also_at_a_size_that_keeps_all_threads_busy(text_file, tmp_path, m
     run = settings(text_file, epochs=1.0)
     run = replace(run, model=replace(run.model, hidden_sizes=(160, 128, 144), output_size=96), data=TextDataConfig())
     run = replace(run, training=replace(run.training, batch_size=32, window=60, epochs=0.03))
-    train_text(run, tmp_path / "straight")
+    train_run(run, tmp_path / "straight")
     with monkeypatch.context() as patch:
         patch.setattr(Training, "make_update", killed_at(4))
         with pytest.raises(Killed):
-            train_text(replace(run, training=replace(run.training, checkpoint_minutes=1e-9)), tmp_path / "killed")
-    assert train_text(run, tmp_path / "killed", resume=True).update == 7
+            train_run(replace(run, training=replace(run.training, checkpoint_minutes=1e-9)), tmp_path / "killed")
+    assert train_run(run, tmp_path / "killed", resume=True).update == 7
     assert same_weights(tmp_path / "straight", tmp_path / "killed")
 
 
 def test_a_finished_run_given_more_epochs(text_file, tmp_path):
-    train_text(settings(text_file, epochs=2.5), tmp_path / "straight")
+    train_run(settings(text_file, epochs=2.5), tmp_path / "straight")
     for epochs in (1.0, 1.5, 2.5):
-        outcome = train_text(settings(text_file, epochs=epochs), tmp_path / "parts", resume=epochs > 1)
+        outcome = train_run(settings(text_file, epochs=epochs), tmp_path / "parts", resume=epochs > 1)
         assert outcome.epoch == epochs
     assert same_weights(tmp_path / "straight", tmp_path / "parts")
 
@@ -331,7 +331,7 @@ def test_a_finished_run_given_more_epochs(text_file, tmp_path):
 def test_killed_inside_a_checkpoint(text_file, tmp_path, monkeypatch, name):
     """The process ends between writing a file and renaming it: the one before still stands."""
     run = settings(text_file, checkpoint_minutes=1e-9)
-    train_text(run, tmp_path / "straight")
+    train_run(run, tmp_path / "straight")
     count, replace_file = [0], os.replace
 
     def mortal(source, target):
@@ -344,17 +344,17 @@ def test_killed_inside_a_checkpoint(text_file, tmp_path, monkeypatch, name):
         patch.setattr(os, "replace", mortal)
         patch.setattr(os, "unlink", lambda path: None)  # a killed process does not tidy up
         with pytest.raises(Killed):
-            train_text(run, tmp_path / "killed")
+            train_run(run, tmp_path / "killed")
     assert list((tmp_path / "killed").glob(f".{name}.*"))
-    train_text(run, tmp_path / "killed", resume=True)
+    train_run(run, tmp_path / "killed", resume=True)
     assert same_weights(tmp_path / "straight", tmp_path / "killed")
     assert not list((tmp_path / "killed").glob(f".{name}.*"))
 
 
 def test_what_was_restored_is_told(text_file, tmp_path, capfd):
-    train_text(settings(text_file, epochs=1.0), tmp_path)
+    train_run(settings(text_file, epochs=1.0), tmp_path)
     capfd.readouterr()
-    train_text(settings(text_file, epochs=1.5), tmp_path, resume=True)
+    train_run(settings(text_file, epochs=1.5), tmp_path, resume=True)
     said = capfd.readouterr().err
     assert f"after update {UPDATES} (epoch 1.00" in said
     assert "weights, optimiser, recurrent state and random state" in said
@@ -363,66 +363,66 @@ def test_what_was_restored_is_told(text_file, tmp_path, capfd):
 def test_what_can_not_be_resumed(text_file, tmp_path):
     run = settings(text_file, epochs=0.5)
     with pytest.raises(ValueError, match=r"no training\.pt"):
-        train_text(run, tmp_path / "nothing", resume=True)
-    train_text(run, tmp_path / "run")
+        train_run(run, tmp_path / "nothing", resume=True)
+    train_run(run, tmp_path / "run")
     with pytest.raises(ValueError, match=r"holds a run: --resume .*run goes on"):
-        train_text(run, tmp_path / "run")
+        train_run(run, tmp_path / "run")
     for wrong, what in [
         (settings(text_file, learning_rate=0.5), r"--learning-rate 0.5 \(it has 0.01\) contradicts the run in .*run"),
         (settings(text_file, model="lstm", seed=4), r"--model lstm \(it has hm-lstm\), --seed 4 \(it has 0\) contrad"),
         (replace(run, data=replace(run.data, planted=PlantedConfig(seed=7))), r"--planted\.seed 7 \(it has 0\)"),
     ]:
         with pytest.raises(UsageError, match=what):
-            train_text(wrong, tmp_path / "run", resume=True)
+            train_run(wrong, tmp_path / "run", resume=True)
     before = text_file.read_text()
     text_file.write_text(before[::-1])
     with pytest.raises(ValueError, match=r"text\.txt: this is not the text that .*run was trained on"):
-        train_text(run, tmp_path / "run", resume=True)
+        train_run(run, tmp_path / "run", resume=True)
     text_file.write_text(before)
 
 
 def test_a_directory_that_holds_something_is_not_overwritten(text_file, tmp_path):
     run = settings(text_file, epochs=0.5)
-    train_text(run, tmp_path / "run")
+    train_run(run, tmp_path / "run")
     TextModel.from_pretrained(tmp_path / "run").save_pretrained(tmp_path / "model")
     kept = (tmp_path / "model" / "model.safetensors").read_bytes()
     with pytest.raises(ValueError, match="model holds a model already"):
-        train_text(run, tmp_path / "model")
+        train_run(run, tmp_path / "model")
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == kept
     with pytest.raises(ValueError, match="not a training run"):
         checkpoint.load_run(tmp_path / "model")
     (tmp_path / "run" / "training.pt").unlink()
     with pytest.raises(ValueError, match="run holds a model already"):
-        train_text(run, tmp_path / "run")
+        train_run(run, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "best")  # what a kill before the first checkpoint was whole leaves
-    assert train_text(run, tmp_path / "run").update == UPDATES // 2
+    assert train_run(run, tmp_path / "run").update == UPDATES // 2
     with pytest.raises(ValueError, match="whose files are the text"):
-        train_text(replace(run, data=TextDataConfig(str(tmp_path))), tmp_path / "inside")
+        train_run(replace(run, data=TextDataConfig(str(tmp_path))), tmp_path / "inside")
 
 
 def test_a_start_that_fails_leaves_no_run(text_file, tmp_path, monkeypatch):
     run = settings(text_file, epochs=0.5)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ValueError, match="tensorboard"):
-        train_text(run, tmp_path / "run", tensorboard=True)
-    assert train_text(run, tmp_path / "run").update == UPDATES // 2
+        train_run(run, tmp_path / "run", tensorboard=True)
+    assert train_run(run, tmp_path / "run").update == UPDATES // 2
     deep = replace(run, model=TextModelConfig("hrnn", hidden_sizes=(4, 4, 4, 4)))
     with pytest.raises(ValueError, match="3 layers at most"):
-        train_text(deep, tmp_path / "deep")
+        train_run(deep, tmp_path / "deep")
     assert not (tmp_path / "deep" / "training.pt").exists()
 
 
 def test_another_engine_or_number_of_threads_is_told(text_file, tmp_path, capfd):
     threads = torch.get_num_threads()
-    train_text(settings(text_file, epochs=0.5), tmp_path, engine="events")
+    train_run(settings(text_file, epochs=0.5), tmp_path, engine="events")
     capfd.readouterr()
-    train_text(settings(text_file, epochs=1.0), tmp_path, resume=True)
+    train_run(settings(text_file, epochs=1.0), tmp_path, resume=True)
     said = capfd.readouterr().err
     assert "engine events" in said, "the run's own, unless another is asked for"
     assert "warning" not in said
     torch.set_num_threads(threads + 1)
     try:
-        train_text(settings(text_file, epochs=1.5), tmp_path, resume=True, engine="reference")
+        train_run(settings(text_file, epochs=1.5), tmp_path, resume=True, engine="reference")
     finally:
         torch.set_num_threads(threads)
     said = capfd.readouterr().err
@@ -433,9 +433,9 @@ def test_another_engine_or_number_of_threads_is_told(text_file, tmp_path, capfd)
 def test_the_slope_is_restored(text_file, tmp_path):
     """A resumed run that is at its end is validated, and perhaps saved, with the slope that it had."""
     run = settings(text_file, boundary="soft", slope_per_epoch=1.0, epochs=1.5, validate_every=9.0)
-    outcome = train_text(run, tmp_path)
-    again = train_text(run, tmp_path, resume=True)
-    assert again.best_bits == outcome.best_bits
+    outcome = train_run(run, tmp_path)
+    again = train_run(run, tmp_path, resume=True)
+    assert again.best == outcome.best
     assert json.loads((tmp_path / "config.json").read_text())["slope"] == 2.0
 
 
@@ -446,9 +446,9 @@ def test_a_published_set_is_found_again(tmp_path, monkeypatch):
     monkeypatch.setitem(corpora.PUBLISHED, "text8", published)
     (tmp_path / "text8").write_bytes(content)
     run = replace(settings(tmp_path / "text8", epochs=0.1), data=TextDataConfig("text8"))
-    train_text(run, tmp_path / "run", data_dir=tmp_path)
+    train_run(run, tmp_path / "run", data_dir=tmp_path)
     more = replace(run, training=replace(run.training, epochs=0.2))
-    assert train_text(more, tmp_path / "run", resume=True).epoch == pytest.approx(0.2, abs=0.02)
+    assert train_run(more, tmp_path / "run", resume=True).epoch == pytest.approx(0.2, abs=0.02)
     assert checkpoint.load_run(tmp_path / "run").data_dir == tmp_path
 
 
@@ -461,7 +461,7 @@ class Bomb:
 def test_a_damaged_or_hostile_checkpoint_is_refused(text_file, tmp_path, damage, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = settings(text_file, epochs=0.5)
-    train_text(run, tmp_path / "run")
+    train_run(run, tmp_path / "run")
     path = tmp_path / "run" / "training.pt"
     whole = path.read_bytes()
     contents = {"cut": whole[: len(whole) // 2], "zeros": bytes(100), "text": b"hello", "flipped": b"\1" + whole[1:]}
@@ -473,7 +473,7 @@ def test_a_damaged_or_hostile_checkpoint_is_refused(text_file, tmp_path, damage,
         progress.pop("optimizer")
         torch.save({"bomb": Bomb(), "list": [1, 2], "missing": progress}[damage], path)
     with pytest.raises(ValueError, match=r"training\.pt|can't be resumed"):
-        train_text(run, tmp_path / "run", resume=True)
+        train_run(run, tmp_path / "run", resume=True)
     assert not (tmp_path / "exploded").exists()
 
 
@@ -482,11 +482,11 @@ def test_two_processes_can_not_train_into_one_run(text_file, tmp_path):
         checkpoint.locked(tmp_path / "run"),
         pytest.raises(ValueError, match="run: another process is training into this run"),
     ):
-        train_text(settings(text_file), tmp_path / "run")
+        train_run(settings(text_file), tmp_path / "run")
 
 
 def test_tensorboard(text_file, tmp_path, monkeypatch):
-    train_text(settings(text_file, epochs=0.5), tmp_path / "with", tensorboard=True)
+    train_run(settings(text_file, epochs=0.5), tmp_path / "with", tensorboard=True)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "with" / "tensorboard"))
@@ -498,7 +498,7 @@ def test_tensorboard(text_file, tmp_path, monkeypatch):
     assert len(events.Scalars("rates/2")) == len(records)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ValueError, match=r"pip install 'hmrnn\[tensorboard\]'"):
-        train_text(settings(text_file, epochs=0.5), tmp_path / "without", tensorboard=True)
+        train_run(settings(text_file, epochs=0.5), tmp_path / "without", tensorboard=True)
 
 
 # In processes of their own, as users run it

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hmrnn.models import TextModel, TextModelOutput
     from hmrnn.output import OutputEmbedding, SoftmaxHead
     from hmrnn.sequence import COPY, FLUSH, UPDATE, HMLSTMOutput, HMLSTMState, Operation, Piecewise
-    from hmrnn.training.run import train_text
+    from hmrnn.training.run import train_run
 
 __version__ = "0.1.0"
 
@@ -38,7 +38,7 @@ __all__ = [
     "TextModelConfig",
     "TextModelOutput",
     "text_boundaries",
-    "train_text",
+    "train_run",
 ]
 
 _HOMES = {
@@ -50,7 +50,7 @@ _HOMES = {
     "hmrnn.models": ("TextModel", "TextModelOutput"),
     "hmrnn.output": ("OutputEmbedding", "SoftmaxHead"),
     "hmrnn.sequence": ("COPY", "FLUSH", "UPDATE", "HMLSTMOutput", "HMLSTMState", "Operation", "Piecewise"),
-    "hmrnn.training.run": ("train_text",),
+    "hmrnn.training.run": ("train_run",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
 from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
-from hmrnn.config import (
-    TEXT_PRESETS,
-    Engine,
-    ReadingConfig,
-    TextRunConfig,
-    UsageError,
-    check_positive,
-    check_size,
-)
+from hmrnn import cli_train
+from hmrnn.cli_train import bad_usage
+from hmrnn.config import ReadingConfig, UsageError, check_positive, check_size
 
 Reading = Annotated[ReadingConfig, arg(name="")]  # its flags have no prefix
 BY_DEFAULT = ReadingConfig()
@@ -32,6 +21,24 @@ BY_DEFAULT = ReadingConfig()
 app = SubcommandApp()
 train = SubcommandApp()
 app.command(train, name="train", help="Train a model, or go on training it.")
+
+
+def kind_of_run(run: Path) -> str:
+    """text or strokes."""
+    from hmrnn.pretrained import kind_of, read_config
+
+    return kind_of(read_config(run)[0])
+
+
+def only_for(what: str, **given: bool) -> None:
+    """Refuses flags that were given though they are for the other kind of run."""
+    wrong = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
+    if wrong:
+        raise UsageError(f"{', '.join(wrong)}: only for runs on {what}")
+
+
+def reads_text(reading: ReadingConfig) -> dict[str, bool]:
+    return {"on_unknown": reading.on_unknown != BY_DEFAULT.on_unknown}
 
 
 @app.command(name="demo")
@@ -48,75 +55,14 @@ def demo(out: Path = Path("demo"), epochs: float = 8.0, seed: int = 0) -> None:
     demo(out, epochs, seed)
 
 
-@dataclass(frozen=True)
-class TrainText:
-    """Train a model to predict the next symbol of a text. What comes of it is a run: a directory.
-
-    The other flags start from the settings of --preset, or of the run that is resumed. With several processes:
-    torchrun --nproc-per-node 2 -m hmrnn train text …
-    """
-
-    run: Annotated[TextRunConfig, arg(name="")]
-    out: Path | None = None
-    """Directory for a new run."""
-    resume: Path | None = None
-    """Go on with the run in this directory, exactly where it stopped. Only its end may be set anew."""
-    preset: Literal["small", "ptb", "text8", "enwik8"] = "small"
-    """Settings by name: small suits a laptop, the others are the paper's."""
-    data_dir: Path | None = None
-    """Where published sets lie. By default HMRNN_DATA, or ~/.cache/hmrnn."""
-    engine: Engine = "auto"
-    """How the network is computed. auto takes the fastest that works here."""
-    tensorboard: bool = False
-    """Write what TensorBoard shows, too, into the run's folder tensorboard."""
-    json: bool = False
-    """Print the outcome as one line of JSON."""
-
-
-def train_text(arguments: list[str]) -> None:
-    """`hmrnn train text`: where the flags start from depends on two of them, which are looked at first."""
-    first_look = argparse.ArgumentParser(prog="hmrnn train text", add_help=False, allow_abbrev=False)
-    first_look.add_argument("--preset")
-    first_look.add_argument("--resume", type=Path)
-    seen, _ = first_look.parse_known_args(arguments)
-    start = TEXT_PRESETS.get(seen.preset, TEXT_PRESETS["small"])
-    if seen.resume is not None:
-        from hmrnn.commands import run_settings
-
-        start = run_settings(seen.resume)
-    with bad_usage():
-        asked = tyro.cli(TrainText, prog="hmrnn train text", args=arguments, default=TrainText(start))
-    directory = asked.resume or asked.out
-    if directory is None or (asked.out and asked.resume):
-        raise UsageError("say where the run goes, with --out DIRECTORY; or which one goes on, with --resume DIRECTORY")
-    if asked.resume is not None and seen.preset is not None:
-        raise UsageError("--preset can't be combined with --resume: the run has its settings")
-
-    from hmrnn import commands
-
-    commands.train(
-        asked.run,
-        directory,
-        resume=asked.resume is not None,
-        data_dir=asked.data_dir,
-        engine=asked.engine,
-        tensorboard=asked.tensorboard,
-        as_json=asked.json,
-    )
-
-
-@contextmanager
-def bad_usage() -> Iterator[None]:
-    """A setting that is refused here came from a flag."""
-    try:
-        yield
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
 @train.command(name="text")
-def _listed_in_help() -> None:
+def _text_in_help() -> None:
     """Train a model to predict the next symbol of a text."""
+
+
+@train.command(name="strokes")
+def _strokes_in_help() -> None:
+    """Train a model to predict the next point of a pen."""
 
 
 @app.command(name="eval")
@@ -130,16 +76,18 @@ def evaluate(
     reading: Reading = BY_DEFAULT,
     json: bool = False,
 ) -> None:
-    """Measure how well a run predicts a text: bits per character, with the state carried over the whole text.
+    """Measure how well a run predicts: a text, in bits per character, with the state carried over the whole text; or
+    handwriting, by the average log-likelihood of a line, in nats and in normalised coordinates.
 
     Args:
         run: Directory of the run.
-        data: The text: ptb, text8, enwik8, builtin, planted, a file or a folder. By default the run's own.
+        data: The text: ptb, text8, enwik8, builtin, planted, a file or a folder; of strokes: iam-ondb, builtin or a
+            file. By default the run's own.
         split: Which part of it. By default test; all of a file that the run was not trained on.
         streams: Read the text as so many streams side by side. 1 is exact; more are quicker, and each but the first
             starts without a past.
-        dynamic: Dynamic evaluation: the model goes on learning as it reads, by gradient descent with this learning rate
-            (0.1 is a start), after each 100 symbols. The run is left as it is.
+        dynamic: Dynamic evaluation of text: the model goes on learning as it reads, by gradient descent with this
+            learning rate (0.1 is a start), after each 100 symbols. The run is left as it is.
         data_dir: Where published sets lie. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn.
         json: Print the answer as one line of JSON.
     """
@@ -148,9 +96,15 @@ def evaluate(
         if dynamic is not None:
             check_positive("--dynamic", dynamic)
 
-    from hmrnn import commands
+    if kind_of_run(run) == "strokes":
+        only_for("text", streams=streams != 1, dynamic=dynamic is not None, **reads_text(reading))
+        from hmrnn.commands import strokes
 
-    commands.evaluate(
+        strokes.evaluate(run, data, split=split, data_dir=data_dir, reading=reading, as_json=json)
+        return
+    from hmrnn.commands import text
+
+    text.evaluate(
         run,
         data,
         split=split,
@@ -166,39 +120,75 @@ def evaluate(
 def generate(
     run: Positional[Path],
     prompt: str = "",
-    max_new: int = 500,
+    max_new: int | None = None,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int | None = None,
     show_boundaries: bool = False,
+    prime: Path | None = None,
+    bias: float = 0.0,
+    lines: int = 1,
+    out: Path | None = None,
+    animated: bool = False,
     reading: Reading = BY_DEFAULT,
     json: bool = False,
 ) -> None:
-    """Let a run write: the prompt, and what it makes of it, as it is made.
+    """Let a run write: text, the prompt and what it makes of it, as it is made; or handwriting, as a drawing or,
+    without --out, as JSON lines.
 
     Args:
         run: Directory of the run.
         prompt: What the text starts with.
-        max_new: How many symbols to make.
+        max_new: How many symbols to make, by default 500, or how many points of each line, by default 650.
         temperature: Below 1 likely symbols become likelier; 0 always takes the likeliest.
         top_k: Draw from the so many likeliest symbols only.
         top_p: Draw from the likeliest symbols that together have this probability.
-        seed: The same seed gives the same text.
+        seed: The same seed gives the same text, or the same lines.
         show_boundaries: Mark where segments end: | in layer 1, ‖ in layer 2, ⦀ above.
-        json: Print prompt, text and boundaries as one line of JSON.
+        prime: Strokes: go on with the first line of this file of JSON lines.
+        bias: Strokes: 0 writes as was read; the larger, the neater (Graves, 2013). 1 is a start.
+        lines: Strokes: how many lines to write.
+        out: Strokes: the drawing: .svg has one path for each stroke of the pen, fit for a plotter; or .png.
+        animated: Strokes: an SVG that draws itself.
+        json: Print what was made, with its boundaries, as one line of JSON.
     """
-    from hmrnn import commands
+    if max_new is not None and max_new < 0:
+        raise UsageError(f"--max-new must not be negative; got {max_new}")
+    if kind_of_run(run) == "strokes":
+        with bad_usage():
+            check_size("--lines", lines)
+            if not 0 <= bias < float("inf"):
+                raise UsageError(f"--bias must not be negative, and finite; got {bias}")
+        drawn = {"top_k": top_k is not None, "top_p": top_p is not None, "temperature": temperature != 1.0}
+        only_for("text", prompt=prompt != "", show_boundaries=show_boundaries, **drawn, **reads_text(reading))
+        from hmrnn.commands import strokes
+
+        strokes.write(
+            run,
+            prime=prime,
+            lines=lines,
+            max_new=650 if max_new is None else max_new,
+            bias=bias,
+            seed=seed,
+            out=out,
+            animated=animated,
+            reading=reading,
+            as_json=json,
+        )
+        return
+    only_for(
+        "strokes", prime=prime is not None, bias=bias != 0, lines=lines != 1, out=out is not None, animated=animated
+    )
+    from hmrnn.commands import text
     from hmrnn.generation import Sampling
 
     with bad_usage():
         sampling = Sampling(temperature, top_k, top_p)
-        if max_new < 0:
-            raise UsageError(f"--max-new must not be negative; got {max_new}")
-    commands.write(
+    text.write(
         run,
         prompt,
-        max_new,
+        500 if max_new is None else max_new,
         sampling,
         seed=seed,
         show_boundaries=show_boundaries,
@@ -215,18 +205,26 @@ def segment(
     vectors: bool = False,
     reading: Reading = BY_DEFAULT,
 ) -> None:
-    """Show the segments that a run finds in a text, while it is read: any length, in constant memory.
+    """Show the segments that a run finds in a text, while it is read: any length, in constant memory. Or in
+    handwriting: in each line of a file of JSON lines.
 
     Args:
         run: Directory of the run.
-        file: The text; - is standard input.
+        file: The text, or the JSON lines; - is standard input.
         format: text: the text with marks, | where a segment of layer 1 ends, ‖ of layer 2, ⦀ above. json: one object, a
-            segment a line. html: one page for a browser, of up to 100,000 symbols, that shows every step.
+            segment a line. html: one page for a browser, of up to 100,000 symbols, that shows every step. Of
+            handwriting: text counts the segments of each line, json tells where each ends, html draws them.
         vectors: With each segment's vector (json): the state that its layer hands up at the boundary.
     """
-    from hmrnn import commands
+    if kind_of_run(run) == "strokes":
+        only_for("text", **reads_text(reading))
+        from hmrnn.commands import strokes
 
-    commands.segment(run, file, form=format, vectors=vectors, reading=reading)
+        strokes.segment(run, file, form=format, vectors=vectors, reading=reading)
+        return
+    from hmrnn.commands import text
+
+    text.segment(run, file, form=format, vectors=vectors, reading=reading)
 
 
 @app.command(name="score")
@@ -260,9 +258,9 @@ def score(
         if gold is not None and (data is not None or split is not None or first is not None):
             raise UsageError("--gold is a text of its own: it can't be combined with --data, --split or --first")
 
-    from hmrnn import commands
+    from hmrnn.commands import text
 
-    commands.score_run(
+    text.score_run(
         run,
         data,
         gold=gold,
@@ -278,9 +276,11 @@ def score(
 def figure(
     runs: Positional[tuple[Path, ...]],
     out: Path,
-    kind: Literal["all", "boundaries", "norms", "training", "classes"] = "all",
+    kind: Literal["all", "boundaries", "norms", "training", "classes", "segments", "density"] = "all",
+    strokes: bool = False,
     text: Path | None = None,
     symbols: int = 270,
+    line: int = 1,
     data_dir: Path | None = None,
     reading: Reading = BY_DEFAULT,
 ) -> None:
@@ -290,9 +290,13 @@ def figure(
         runs: Directory of the run. With several, their training curves are drawn together, and the first one's text.
         out: A folder, for every figure as pdf, svg and png; or one file, whose ending says how.
         kind: boundaries: of every layer under the text. norms: of the hidden states, with the operations. training:
-            bits, firing rates and slope. classes: how often each detector fires on which kind of symbol.
+            loss, firing rates and slope. classes: how often each detector fires on which kind of symbol. Of strokes:
+            segments: a line coloured by the segments of each layer, and by the strokes of the pen. density: where the
+            next point was expected.
+        strokes: The figures of handwriting alone: segments and density.
         text: A file. By default the start of the validation part of the run's text.
         symbols: How many of its symbols boundaries and norms show.
+        line: Strokes: which line of the validation part.
         data_dir: Where published sets lie. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn.
     """
     with bad_usage():
@@ -300,12 +304,20 @@ def figure(
         if not runs:
             raise UsageError("say which run to draw")
 
-    from hmrnn import commands
+    if kind_of_run(runs[0]) == "strokes":
+        only_for("text", text=text is not None, symbols=symbols != 270, **reads_text(reading))
+        from hmrnn.commands import strokes as of_strokes
 
-    commands.figure(
+        kinds = ("segments", "density") if strokes and kind == "all" else (kind,)
+        of_strokes.figure(runs, out, kinds=kinds, line=line, data_dir=data_dir, reading=reading)
+        return
+    only_for("strokes", strokes=strokes, line=line != 1)
+    from hmrnn.commands import text as of_text
+
+    of_text.figure(
         runs,
         out,
-        kind=kind,
+        kinds=(kind,),
         text=text,
         symbols=symbols,
         data_dir=data_dir,
@@ -356,8 +368,8 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal that can't show a symbol is no reason to fail
     arguments = sys.argv[1:]
     try:
-        if arguments[:2] == ["train", "text"]:
-            train_text(arguments[2:])
+        if arguments[:1] == ["train"] and arguments[1:2] in (["text"], ["strokes"]):
+            cli_train.train(arguments[1], arguments[2:])
         else:
             app.cli(prog="hmrnn", description="Hierarchical multiscale recurrent networks.")
         sys.stdout.flush()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
 
 from tyro.conf import Suppress, arg
 
@@ -37,13 +37,11 @@ def check_positive(name: str, value: float) -> None:
 
 
 @dataclass(frozen=True)
-class TextModelConfig:
-    """The shape of a text model."""
+class ModelConfig:
+    """The shape of a model, whatever it reads."""
 
     model: RecurrentKind = "hm-lstm"
     """The recurrent network: the HM-LSTM, or a baseline."""
-    embedding_size: int = 128
-    """Size of the input embedding."""
     hidden_sizes: tuple[int, ...] = (512, 512, 512)
     """Units of each layer, the lowest first."""
     output_size: int = 512
@@ -60,7 +58,6 @@ class TextModelConfig:
     """Slope of the detectors."""
 
     def __post_init__(self) -> None:
-        check_size("embedding_size", self.embedding_size)
         check_size("output_size", self.output_size)
         for size in self.hidden_sizes:
             check_size("each of hidden_sizes", size)
@@ -70,6 +67,34 @@ class TextModelConfig:
                 f"boundary_bias must be one number, or one for each layer but the last ({detectors}); "
                 f"got {self.boundary_bias}"
             )
+
+
+@dataclass(frozen=True)
+class TextModelConfig(ModelConfig):
+    """The shape of a text model."""
+
+    embedding_size: int = 128
+    """Size of the input embedding."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_size("embedding_size", self.embedding_size)
+
+
+@dataclass(frozen=True)
+class StrokeModelConfig(ModelConfig):
+    """The shape of a model of pen strokes."""
+
+    hidden_sizes: tuple[int, ...] = (400, 400, 400)
+    """Units of each layer, the lowest first."""
+    output_size: int = 400
+    """Size of the output embedding."""
+    components: int = 20
+    """Gaussians in the mixture that predicts the next point."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_size("components", self.components)
 
 
 @dataclass(frozen=True)
@@ -125,13 +150,69 @@ class TextDataConfig:
 
 
 @dataclass(frozen=True)
+class WritingConfig:
+    """The built-in handwriting: words in a Hershey font, as an unsteady hand would draw them."""
+
+    lines: int = 2000
+    """Lines to draw."""
+    words: tuple[int, int] = (2, 4)
+    """Words of the shortest and of the longest line."""
+    font: Literal["futural", "scripts"] = "futural"
+    """The Hershey font: plain letters, or a script."""
+    spacing: float = 2.5
+    """Mean distance of two points of a stroke; a small letter is about 14 high, 9 in the script."""
+    jitter: float = 0.15
+    """Standard deviation of each coordinate."""
+    slant: float = 0.15
+    """Standard deviation of a line's slant: the tangent of its angle."""
+    size: float = 0.1
+    """Standard deviation of a line's size, as a share of it."""
+    speed: float = 0.2
+    """Standard deviation of the distance between points from line to line, and within a line, as a share of it."""
+    seed: int = 0
+    """The same seed draws the same lines."""
+
+    def __post_init__(self) -> None:
+        check_size("lines", self.lines)
+        low, high = self.words
+        if not 1 <= low <= high:
+            raise ValueError(f"words must be two numbers from 1, the smaller first; got {low} and {high}")
+        check_positive("spacing", self.spacing)
+        for name in ("jitter", "slant", "size", "speed"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must not be negative, and finite; got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class StrokeDataConfig:
+    """The handwriting to learn from."""
+
+    data: str = "builtin"
+    """iam-ondb, builtin (no download), or a file: JSON lines, a list of strokes on each, a stroke a list of [x, y]."""
+    shortest: int | None = None
+    """Lines with fewer points are left out. By default 300 for iam-ondb, as in the paper, else 2."""
+    division: Literal["shuffled", "by-writer"] = "shuffled"
+    """Which lines to train on, to validate and to test. shuffled: 90, 5 and 5 %, whoever wrote them, as in the paper.
+    by-writer: the lists t1 that IAM-OnDB is published with, in which no writer is in two parts."""
+    division_seed: int = 0
+    """Of the shuffle."""
+    writing: WritingConfig = field(default_factory=WritingConfig)
+
+    def __post_init__(self) -> None:
+        if self.shortest is not None and self.shortest < 2:
+            raise ValueError(f"shortest must be at least 2, a point and the next to predict; got {self.shortest}")
+        if self.division == "by-writer" and self.data != "iam-ondb":
+            raise ValueError(f"division by-writer is for iam-ondb, whose writers are known; not for {self.data}")
+
+
+@dataclass(frozen=True)
 class TrainingConfig:
     """How to train."""
 
     batch_size: int = 64
-    """Contiguous streams that are read side by side (in each process)."""
+    """Sequences that are read side by side (in each process): parts of a text, or lines of handwriting."""
     window: int = 100
-    """Steps of truncated backpropagation. The state is carried from one window to the next."""
+    """Steps of truncated backpropagation, at most. The state is carried from one window to the next."""
     learning_rate: float = 0.002
     """Of Adam, at the start."""
     learning_rate_divisor: float = 50.0
@@ -196,6 +277,18 @@ class TextRunConfig:
     training: Annotated[TrainingConfig, arg(name="")] = field(default_factory=TrainingConfig)
 
 
+@dataclass(frozen=True)
+class StrokeRunConfig:
+    """All that decides what comes of a training run on pen strokes."""
+
+    data: Annotated[StrokeDataConfig, arg(name="")] = field(default_factory=StrokeDataConfig)
+    model: Annotated[StrokeModelConfig, arg(name="")] = field(default_factory=StrokeModelConfig)
+    training: Annotated[TrainingConfig, arg(name="")] = field(default_factory=TrainingConfig)
+
+
+RunConfig: TypeAlias = TextRunConfig | StrokeRunConfig
+
+
 def _wikipedia() -> TextRunConfig:
     model = TextModelConfig(hidden_sizes=(1024, 1024, 1024), output_size=2048)
     training = TrainingConfig(batch_size=128, learning_rate=0.001, epochs=20, validate_every=0.25)
@@ -212,6 +305,24 @@ TEXT_PRESETS: Mapping[str, TextRunConfig] = {
     "enwik8": _wikipedia(),
 }
 """Settings by name: the paper's for its three sets, and one for a laptop."""
+
+STROKE_PRESETS: Mapping[str, StrokeRunConfig] = {
+    "small": StrokeRunConfig(
+        model=StrokeModelConfig(hidden_sizes=(128, 128, 128), output_size=128),
+        training=TrainingConfig(batch_size=32, learning_rate=0.004, epochs=20, patience=2),
+    ),
+    "iam-ondb": StrokeRunConfig(
+        training=TrainingConfig(
+            batch_size=32,
+            learning_rate=0.0003,
+            slope_per_epoch=0.004,
+            slope_limit=3.0,
+            validate_every=0.5,
+            patience=3,
+        ),
+    ),
+}
+"""The same for strokes."""
 
 
 def from_json(kind: type[Config], content: Any, where: str) -> Config:
@@ -235,7 +346,7 @@ def from_json(kind: type[Config], content: Any, where: str) -> Config:
         raise ValueError(f"{where}: {error}") from None
 
 
-def contradictions(asked: TextRunConfig, run: TextRunConfig) -> list[str]:
+def contradictions(asked: RunConfig, run: RunConfig) -> list[str]:
     """The flags that ask for other numbers than the run's."""
     found = []
     for part in (f.name for f in fields(asked)):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hmrnn.baselines.ngram import NGram
-from hmrnn.commands import load_model
+from hmrnn.commands.text import load_model
 from hmrnn.config import TEXT_PRESETS, ReadingConfig
 from hmrnn.data.corpora import load_text
 from hmrnn.evaluation import bits_per_character
@@ -18,7 +18,7 @@ from hmrnn.structure.operations import follow
 from hmrnn.structure.written import write_marked
 from hmrnn.training.checkpoint import RESUMABLE
 from hmrnn.training.loop import INTERRUPTED
-from hmrnn.training.run import train_text
+from hmrnn.training.run import train_run
 
 SHOWN, PAGE = 400, 5000  # symbols in the terminal, and on the page
 
@@ -27,7 +27,7 @@ def demo(out: Path, epochs: float, seed: int) -> None:
     """Trains, scores the test part against a 5-gram model, and prints segments. If it was run before, goes on there."""
     small = TEXT_PRESETS["small"]
     run = replace(small, training=replace(small.training, epochs=epochs, seed=seed))
-    if train_text(run, out, resume=(out / RESUMABLE).exists()).ended == INTERRUPTED:
+    if train_run(run, out, resume=(out / RESUMABLE).exists()).ended == INTERRUPTED:
         raise KeyboardInterrupt
 
     model = load_model(out, ReadingConfig())

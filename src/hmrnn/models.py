@@ -1,37 +1,37 @@
-"""Whole models: embedding, recurrent network and output module, and how they are kept on disk."""
+"""Whole models: embedding, recurrent network and output module."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
+import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from hmrnn.baselines import HRNN, LSTM, ClockworkRNN, text_boundaries
 from hmrnn.baselines.hrnn import LOOKBACK
-from hmrnn.config import TextModelConfig, from_json
+from hmrnn.config import ModelConfig, StrokeModelConfig, TextModelConfig
 from hmrnn.data.streams import Streams
+from hmrnn.data.strokes import Points
 from hmrnn.data.text import Symbols
-from hmrnn.evaluation import bits_per_character
-from hmrnn.files import write_atomically
+from hmrnn.evaluation import bits_per_character, log_likelihoods
 from hmrnn.generation import Sampling, generate
 from hmrnn.hmlstm import HMLSTM
+from hmrnn.mixture import MixtureHead, PointDensity
 from hmrnn.output import OutputEmbedding, SoftmaxHead
+from hmrnn.pretrained import Pretrained
 from hmrnn.recurrent import Recurrent
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState
-from hmrnn.structure.segments import Segmentation, segment
+from hmrnn.stroke_generation import generate_points
+from hmrnn.structure.segments import Segmentation, StrokeSegmentation, segment, segment_points
 
-FORMAT_VERSION = 1
 
-
-def recurrent(config: TextModelConfig, engine: str) -> Recurrent:
-    """Builds the recurrent network of a model."""
-    size, hidden = config.embedding_size, config.hidden_sizes
+def recurrent(size: int, config: ModelConfig, engine: str) -> Recurrent:
+    """Builds the recurrent network of a model whose inputs have this size."""
+    hidden = config.hidden_sizes
     if config.model == "lstm":
         return LSTM(size, hidden, layer_norm=config.layer_norm, engine=engine)
     if config.model == "clockwork":
@@ -58,15 +58,18 @@ class TextModelOutput:
     rnn: HMLSTMOutput
 
 
-class TextModel(nn.Module):
+class TextModel(Pretrained):
     """Predicts the next symbol of a text: a linear embedding, a recurrent network, the gated output module."""
+
+    kind = "text"
+    config: TextModelConfig
 
     def __init__(self, symbols: Symbols, config: TextModelConfig | None = None, *, engine: str = "auto") -> None:
         super().__init__()
         self.symbols = symbols
         self.config = config or TextModelConfig()
         self.embedding = nn.Embedding(len(symbols), self.config.embedding_size)
-        self.rnn = recurrent(self.config, engine)
+        self.rnn = recurrent(self.config.embedding_size, self.config, engine)
         self.output = OutputEmbedding(self.config.hidden_sizes, self.config.output_size)
         self.head = SoftmaxHead(self.config.output_size, len(symbols))
 
@@ -80,8 +83,12 @@ class TextModel(nn.Module):
         generator: torch.Generator | None = None,
     ) -> tuple[TextModelOutput, HMLSTMState]:
         """symbols: (T, B) int64. The rest as in `HMLSTM`."""
-        out, state = self.rnn(self.embedding(symbols), state, lengths, boundaries, slope, generator)
+        out, state = self.rnn(self.embed(symbols), state, lengths, boundaries, slope, generator)
         return TextModelOutput(self.head(self.output(out.steps)), out), state
+
+    def embed(self, symbols: Tensor) -> Tensor:
+        """(...) int64 -> (..., embedding_size): what the recurrent network gets."""
+        return cast(Tensor, self.embedding(symbols))
 
     def boundaries(self, symbols: Tensor, context: int = 0) -> Tensor | None:
         """(T - context, B, L-1) for a model that must be given boundaries, which are those of words and sentences.
@@ -123,60 +130,12 @@ class TextModel(nn.Module):
         """The segments that the layers found in a text, and every step; on request with the segments' vectors."""
         return segment(self, text, vectors=vectors)
 
-    def save_pretrained(self, directory: str | Path, **notes: Any) -> None:
-        """Writes config.json, symbols.json and model.safetensors. `notes` go into config.json, too."""
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        config = {
-            "format_version": FORMAT_VERSION,
-            "kind": "text",
-            **asdict(replace(self.config, slope=self.rnn.slope)),
-            **notes,
-        }
-        weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        write_atomically(directory / "model.safetensors", save(weights))
-        write_atomically(directory / "symbols.json", self.symbols.to_json())
-        write_atomically(directory / "config.json", json.dumps(config, indent=2) + "\n")
+    def files(self) -> Mapping[str, str]:
+        return {"symbols.json": self.symbols.to_json()}
 
     @classmethod
-    def from_pretrained(cls, directory: str | Path, *, engine: str = "auto") -> TextModel:
-        """Reads what `save_pretrained` wrote. Nothing in the files is executed."""
-        directory = Path(directory)
-        config = read_config(directory)[0]
-        symbols = read_symbols(directory)
-        # Built without memory first: a config that asks for more than the weights hold costs nothing.
-        with torch.device("meta"):
-            model = cls(symbols, config, engine=engine)
-        path = directory / "model.safetensors"
-        try:
-            # Copied out of the file's pages: tensors at odd addresses take other paths through the matrix library, and
-            # give other last bits, than those that were saved.
-            weights = {name: tensor.clone() for name, tensor in load_file(path).items()}
-            model.load_state_dict(weights, assign=True)
-        except (RuntimeError, SafetensorError) as error:
-            raise ValueError(f"{path} does not fit {directory / 'config.json'}: {error}") from None
-        return model
-
-
-NOTES = ("data", "training", "fingerprint", "data_dir")  # what a training run adds to its model's config.json
-
-
-def read_config(directory: Path) -> tuple[TextModelConfig, dict[str, Any]]:
-    """The model's config, and the notes beside it."""
-    path = directory / "config.json"
-    if not path.is_file():
-        raise ValueError(f"{directory}: there is no config.json here: this is not a run")
-    try:
-        content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not the config of a model: {error}") from None
-    version, kind = content.pop("format_version", None), content.pop("kind", None)
-    if version != FORMAT_VERSION:
-        raise ValueError(f"{path}: format_version {version!r} is not {FORMAT_VERSION}, the one that this hmrnn reads")
-    if kind != "text":
-        raise ValueError(f"{path}: this is a model of kind {kind!r}, not 'text'")
-    notes = {name: content.pop(name) for name in NOTES if name in content}
-    return from_json(TextModelConfig, content, str(path)), notes
+    def without_weights(cls, directory: Path, config: TextModelConfig, engine: str) -> TextModel:
+        return cls(read_symbols(directory), config, engine=engine)
 
 
 def read_symbols(directory: Path) -> Symbols:
@@ -185,3 +144,82 @@ def read_symbols(directory: Path) -> Symbols:
         return Symbols.from_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+@dataclass(frozen=True)
+class StrokeModelOutput:
+    density: PointDensity  # (T, B): of the point after each step, in normalised coordinates
+    rnn: HMLSTMOutput
+
+
+class StrokeModel(Pretrained):
+    """Predicts the next point of a pen: a recurrent network on the normalised point, the gated output module, and a
+    mixture of Gaussians.
+
+    Takes and gives points in the data's own units: mean and deviation of the offsets it was trained on belong to it.
+    """
+
+    kind = "strokes"
+    config: StrokeModelConfig
+    mean: Tensor  # (3,): of dx and dy; 0 for the pen
+    deviation: Tensor  # (3,): the same; 1 for the pen
+
+    def __init__(self, config: StrokeModelConfig | None = None, *, engine: str = "auto") -> None:
+        super().__init__()
+        self.config = config or StrokeModelConfig()
+        self.rnn = recurrent(3, self.config, engine)
+        self.output = OutputEmbedding(self.config.hidden_sizes, self.config.output_size)
+        self.head = MixtureHead(self.config.output_size, self.config.components)
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("deviation", torch.ones(3))
+        if self.config.model == "hrnn" and self.rnn.num_layers != 2:
+            raise ValueError(f"pen strokes give an HRNN boundaries for 2 layers; this one has {self.rnn.num_layers}")
+
+    def normalise_as(self, lines: Sequence[Points]) -> None:
+        """Takes mean and deviation of the offsets of these lines as its own. A line's first point has no offset."""
+        offsets = np.concatenate([line[1:, :2] for line in lines]).astype(np.float64)
+        deviation = offsets.std(0)
+        if not (deviation > 0).all():
+            raise ValueError("all points lie on a horizontal or a vertical line: there is nothing to predict")
+        self.mean[:2] = torch.from_numpy(offsets.mean(0))
+        self.deviation[:2] = torch.from_numpy(deviation)
+
+    def embed(self, points: Tensor) -> Tensor:
+        """(..., 3): the normalised points, which the recurrent network gets, and in which densities are given."""
+        return (points.to(self.mean.dtype) - self.mean) / self.deviation
+
+    def in_units(self, normalised: Tensor) -> Tensor:
+        """(..., 3) -> (..., 3): back to the data's own units."""
+        return normalised * self.deviation + self.mean
+
+    def forward(
+        self,
+        points: Tensor,
+        state: HMLSTMState | None = None,
+        lengths: Tensor | None = None,
+        slope: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[StrokeModelOutput, HMLSTMState]:
+        """points: (T, B, 3): dx, dy, pen. The rest as in `HMLSTM`. An HRNN's boundaries are where the pen is lifted."""
+        boundaries = points[..., 2:] if self.config.model == "hrnn" else None
+        out, state = self.rnn(self.embed(points), state, lengths, boundaries, slope, generator)
+        return StrokeModelOutput(self.head.density(self.output(out.steps)), out), state
+
+    def log_likelihood(self, points: Points) -> float:
+        """The log-likelihood in nats of a line from its second point on, in normalised coordinates."""
+        return float(log_likelihoods(self, [points])[0])
+
+    def generate(
+        self, prime: Points | None = None, max_new: int = 650, *, bias: float = 0.0, seed: int | None = None
+    ) -> Points:
+        """What follows the points of `prime`; without, a new line."""
+        made = generate_points(self, prime, max_new, bias, seed)
+        return np.array([point.point for point in made if point.new], dtype=np.float32).reshape(-1, 3)
+
+    def segment(self, points: Points, *, vectors: bool = False) -> StrokeSegmentation:
+        """The segments that the layers found in a line, and every step; on request with the segments' vectors."""
+        return segment_points(self, points, vectors=vectors)
+
+    @classmethod
+    def without_weights(cls, directory: Path, config: StrokeModelConfig, engine: str) -> StrokeModel:
+        return cls(config, engine=engine)

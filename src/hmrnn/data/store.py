@@ -6,13 +6,11 @@ import gzip
 import hashlib
 import json
 import os
-import shutil
 import sys
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -23,7 +21,7 @@ from tqdm import tqdm
 
 from hmrnn.config import OnUnknown
 from hmrnn.data.text import CODE_POINTS, Numbers, Symbols, Unit, codes, texts
-from hmrnn.files import cache_directory, write_atomically
+from hmrnn.files import cache_directory, made_once, write_atomically
 
 FORMAT_VERSION = 1
 CHUNK = 1 << 20
@@ -134,18 +132,11 @@ def from_files(
         data = _from_cache(folder)
     if data is not None:
         return data
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent))
-    try:
-        _write(scratch, files, symbols or _symbols_of(files, unit), divide, on_unknown)
-        data = _from_cache(scratch)  # mapped here: what is mapped stays, whatever becomes of the name
-        assert data is not None
-        shutil.rmtree(folder, ignore_errors=True)  # a damaged one
-        with suppress(OSError):  # another process made the same meanwhile
-            scratch.rename(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return data
+    return made_once(
+        folder,
+        _from_cache,
+        lambda scratch: _write(scratch, files, symbols or _symbols_of(files, unit), divide, on_unknown),
+    )
 
 
 def _folder(files: Sequence[TextFile], unit: Unit, divide: Divide, *more: str) -> Path:

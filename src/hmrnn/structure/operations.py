@@ -1,4 +1,4 @@
-"""What each layer did at each step of a text: UPDATE, COPY or FLUSH, with what went on in the detectors."""
+"""What each layer did at each step of a sequence: UPDATE, COPY or FLUSH, with what went on in the detectors."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hmrnn.boundary import hard_sigmoid
+from hmrnn.data.strokes import Points
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.reading import Reader
 from hmrnn.sequence import COPY, HMLSTMOutput, HMLSTMState, Piecewise
 
 if TYPE_CHECKING:
-    from hmrnn.models import TextModel
+    from hmrnn.models import StrokeModel, TextModel
 
 
 @dataclass(frozen=True)
 class Steps:
-    """A stretch of a text, as a model with L layers read it."""
+    """A stretch of a text or of a line of handwriting, as a model with L layers read it."""
 
-    start: int  # place of its first symbol in the text
-    numbers: Tensor  # (T,) int64: the symbols
+    start: int  # place of its first symbol or point
+    inputs: Tensor  # (T,) int64: the symbols; or (T, 3): the points
     operations: Tensor  # (T, L) int8: UPDATE, COPY, FLUSH
     z: Tensor  # (T, L-1) bool: where a segment of a layer ends
     z_tilde: Tensor  # (T, L-1): what the detectors said, between 0 and 1; z itself where there is no detector
     norms: Tensor  # (T, L): of the hidden states
-    surprisal: Tensor  # (T,): bits of each symbol, given those before it; NaN for the first of the text
+    surprisal: Tensor  # (T,): -log p, given those before it, NaN for the first: bits of a symbol, nats of a point
     h: tuple[Tensor, ...] | None  # L times (T, H_l), if they were asked for
 
     @staticmethod
@@ -83,17 +85,42 @@ def follow(model: TextModel, pieces: Iterable[Tensor], hidden: bool = False) -> 
         before = torch.full_like(log_p[:1], math.nan) if expected is None else expected
         surprisal = -torch.cat([before, log_p[:-1]]).gather(1, numbers.unsqueeze(1))[:, 0] / math.log(2)
         expected = log_p[-1:]
-        yield Steps(
-            start,
-            numbers,
-            out.rnn.operations[:, 0].cpu(),
-            out.rnn.z[:, 0].cpu() > 0.5,
-            detector_values(model, numbers, out.rnn, reader.before)[:, 0].cpu(),
-            torch.stack([norms(steps)[:, 0] for steps in out.rnn.steps], dim=-1).cpu(),
-            surprisal,
-            tuple(h[:, 0].cpu() for h in out.rnn.h) if hidden else None,
-        )
+        yield steps_of(model, start, numbers, out.rnn, reader.before, surprisal, hidden)
         start += len(numbers)
+
+
+@torch.no_grad()
+def follow_points(model: StrokeModel, points: Points, hidden: bool = False) -> Steps:
+    """Reads a line of handwriting."""
+    read = torch.from_numpy(np.array(points, dtype=np.float32))
+    device = model.mean.device
+    x = read.unsqueeze(1).to(device)
+    out, _ = model(x, generator=torch.Generator(device).manual_seed(0))
+    log_p = out.density[:-1].log_prob(model.embed(x[1:]))[:, 0].double().cpu()
+    surprisal = torch.cat([torch.full((1,), math.nan, dtype=torch.float64), -log_p])
+    return steps_of(model, 0, read, out.rnn, model.rnn.initial_state(1), surprisal, hidden)
+
+
+def steps_of(
+    model: TextModel | StrokeModel,
+    start: int,
+    inputs: Tensor,
+    out: HMLSTMOutput,
+    before: HMLSTMState,
+    surprisal: Tensor,
+    hidden: bool,
+) -> Steps:
+    """From the output for a batch of one row, and the state before it."""
+    return Steps(
+        start,
+        inputs,
+        out.operations[:, 0].cpu(),
+        out.z[:, 0].cpu() > 0.5,
+        detector_values(model, inputs, out, before)[:, 0].cpu(),
+        torch.stack([norms(steps)[:, 0] for steps in out.steps], dim=-1).cpu(),
+        surprisal,
+        tuple(h[:, 0].cpu() for h in out.h) if hidden else None,
+    )
 
 
 def norms(steps: Piecewise) -> Tensor:
@@ -101,7 +128,7 @@ def norms(steps: Piecewise) -> Tensor:
     return steps.map(lambda values: values.norm(dim=-1, keepdim=True)).dense()[..., 0]
 
 
-def detector_values(model: TextModel, numbers: Tensor, out: HMLSTMOutput, before: HMLSTMState) -> Tensor:
+def detector_values(model: TextModel | StrokeModel, inputs: Tensor, out: HMLSTMOutput, before: HMLSTMState) -> Tensor:
     """(T, 1, L-1): z~ of every detector at every step, as in `equations.py`, from what the engine put out.
 
     s_z = U_z h[t-1,l] + z[t-1,l] * V_z h[t-1,l+1] + z[t,l-1] * W_z h[t,l-1] + b_z
@@ -110,12 +137,13 @@ def detector_values(model: TextModel, numbers: Tensor, out: HMLSTMOutput, before
     if not isinstance(rnn, HMLSTM) or model.config.model == "hrnn":
         return out.z
     weights, values = rnn.weights(), []
-    below, fed = model.embedding(numbers.to(out.z.device)).unsqueeze(1), torch.ones_like(out.z[..., 0])
+    below, fed = model.embed(inputs.to(out.z.device)).unsqueeze(1), torch.ones_like(out.z[..., 0])
     for l in range(rnn.num_layers - 1):
         w = weights[l]
         assert w.U_z is not None
         assert w.V_z is not None
         assert w.W_z is not None
+        assert w.b_z is not None
         own, above = (torch.cat([before.h[k].unsqueeze(0), out.h[k][:-1]]) for k in (l, l + 1))
         flush = torch.cat([before.z[:, l].unsqueeze(0), out.z[:-1, :, l]])
         s_z = own @ w.U_z + flush * (above @ w.V_z) + fed * (below @ w.W_z) + w.b_z

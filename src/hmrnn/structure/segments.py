@@ -1,42 +1,42 @@
-"""The segments that a model found in a text: one after the other while it reads, or as a tree."""
+"""The segments that a model found in a sequence: one after the other while it reads, or as a tree."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from hmrnn.data.strokes import Points
 from hmrnn.data.text import Symbols
 from hmrnn.reading import AT_ONCE
-from hmrnn.structure.operations import Steps, Updates, follow, updates
+from hmrnn.structure.operations import Steps, Updates, follow, follow_points, updates
 
 if TYPE_CHECKING:
-    from hmrnn.models import TextModel
+    from hmrnn.models import StrokeModel, TextModel
 
 LONGEST_TEXT = 10_000  # symbols of a segment that are kept for its text
 
 
 @dataclass(frozen=True)
 class Segment:
-    """What a layer took as one piece: it ends with the symbol on which the layer's detector fired."""
+    """What a layer took as one piece: it ends with the symbol, or the point, on which the layer's detector fired."""
 
     layer: int  # 1 is the lowest
-    start: int  # place of its first symbol
+    start: int  # place of its first symbol or point
     end: int  # one past its last
-    closed: bool  # False for the one that the end of the text cut off
-    text: str | None  # None if it is longer than LONGEST_TEXT
+    closed: bool  # False for the one that the end of the sequence cut off
+    text: str | None  # None of points, and if it is longer than LONGEST_TEXT
     vector: Tensor | None = None  # (H_layer,): the state that the layer hands up at the boundary, if asked for
     children: tuple[Segment, ...] = ()  # in a tree: the segments of the layer below that lie in it
 
 
 @dataclass(frozen=True)
-class Segmentation:
-    """A text, and all that a model made of it."""
+class Found:
+    """All that a model made of a sequence."""
 
-    text: str  # one character a symbol: of bytes, those from 128 are lone surrogates, as in `Symbols`
     steps: Steps
     layers: tuple[tuple[Segment, ...], ...]  # of each layer that has a detector, the lowest first
 
@@ -63,6 +63,20 @@ class Segmentation:
         return tuple(below)
 
 
+@dataclass(frozen=True)
+class Segmentation(Found):
+    """A text, and all that a model made of it."""
+
+    text: str  # one character a symbol: of bytes, those from 128 are lone surrogates, as in `Symbols`
+
+
+@dataclass(frozen=True)
+class StrokeSegmentation(Found):
+    """A line of handwriting, and all that a model made of it."""
+
+    points: Points
+
+
 def segment(model: TextModel, text: str | bytes, *, vectors: bool = False) -> Segmentation:
     """All about a text that fits into memory."""
     return segment_numbers(model, model.symbols.encode(text), vectors=vectors)
@@ -73,34 +87,43 @@ def segment_numbers(model: TextModel, numbers: Tensor, *, vectors: bool = False)
     parts = list(follow(model, numbers.split(AT_ONCE), hidden=vectors))
     if not parts:
         raise ValueError("the text is empty: there is nothing to segment")
-    found = list(segments(parts, model.symbols))
-    layers = range(1, parts[0].z.shape[1] + 1)
-    return Segmentation(
-        model.symbols.text(numbers.tolist()),
-        Steps.joined(parts),
-        tuple(tuple(s for s in found if s.layer == layer) for layer in layers),
-    )
+    return Segmentation(Steps.joined(parts), by_layer(parts, model.symbols), model.symbols.text(numbers.tolist()))
 
 
-def segments(parts: Iterable[Steps], symbols: Symbols) -> Iterator[Segment]:
-    """Each segment as soon as it ends; at one place those of lower layers first. Those that the text cut off come last.
+def segment_points(model: StrokeModel, points: Points, *, vectors: bool = False) -> StrokeSegmentation:
+    """All about a line of handwriting."""
+    if len(points) == 0:
+        raise ValueError("the line has no points: there is nothing to segment")
+    steps = follow_points(model, points, hidden=vectors)
+    return StrokeSegmentation(steps, by_layer([steps], None), points)
 
-    With the vectors of their layer, if the steps have hidden states.
+
+def by_layer(parts: Sequence[Steps], symbols: Symbols | None) -> tuple[tuple[Segment, ...], ...]:
+    found = list(segments(parts, symbols))
+    return tuple(tuple(s for s in found if s.layer == l + 1) for l in range(parts[0].z.shape[1]))
+
+
+def segments(parts: Iterable[Steps], symbols: Symbols | None) -> Iterator[Segment]:
+    """Each segment as soon as it ends; at one place those of lower layers first. Those that the end cut off come last.
+
+    With the vectors of their layer, if the steps have hidden states. `symbols` of a text tell the segments' texts.
     """
     recent, end = "", 0  # the last symbols, as far back as a segment's text may need them
     starts: list[int] = []
 
     def cut(layer: int, upto: int, vector: Tensor | None, closed: bool) -> Segment:
-        start = starts[layer]
+        start, text = starts[layer], None
         starts[layer] = upto
-        first = len(recent) - (end - start)
-        text = None if upto - start > LONGEST_TEXT else recent[first : first + upto - start]
-        return Segment(layer + 1, start, upto, closed, text if text is None else symbols.readable(text), vector)
+        if symbols is not None and upto - start <= LONGEST_TEXT:
+            first = len(recent) - (end - start)
+            text = symbols.readable(recent[first : first + upto - start])
+        return Segment(layer + 1, start, upto, closed, text, vector)
 
     for part in parts:
         starts = starts or [0] * part.z.shape[1]
-        recent = recent[-LONGEST_TEXT:] + symbols.text(part.numbers.tolist())
-        end = part.start + len(part.numbers)
+        if symbols is not None:
+            recent = recent[-LONGEST_TEXT:] + symbols.text(part.inputs.tolist())
+        end = part.start + len(part.inputs)
         for t, layer in part.z.nonzero().tolist():
             yield cut(layer, part.start + t + 1, None if part.h is None else part.h[layer][t].clone(), closed=True)
     for layer, start in enumerate(starts):

@@ -36,7 +36,7 @@ def write_marked(model: TextModel, steps: Iterable[Steps], out: TextIO) -> None:
     decoder = model.symbols.decoder()
     last = "\n"
     for part in steps:
-        marked = [decoder(n) + mark(z) for n, z in zip(part.numbers.tolist(), part.z.tolist(), strict=True)]
+        marked = [decoder(n) + mark(z) for n, z in zip(part.inputs.tolist(), part.z.tolist(), strict=True)]
         out.write("".join(marked))
         out.flush()
         last = marked[-1] or last

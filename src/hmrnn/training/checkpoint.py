@@ -14,9 +14,20 @@ from typing import Any
 
 import torch
 
-from hmrnn.config import TextDataConfig, TextModelConfig, TextRunConfig, TrainingConfig, from_json
+from hmrnn.config import (
+    ModelConfig,
+    RunConfig,
+    StrokeDataConfig,
+    StrokeModelConfig,
+    StrokeRunConfig,
+    TextDataConfig,
+    TextModelConfig,
+    TextRunConfig,
+    TrainingConfig,
+    from_json,
+)
 from hmrnn.files import write_atomically
-from hmrnn.models import TextModel, read_config
+from hmrnn.pretrained import Pretrained, read_config
 
 FORMAT_VERSION = 1
 RESUMABLE = "training.pt"
@@ -40,15 +51,15 @@ def locked(directory: Path) -> Iterator[None]:
 class SavedRun:
     """What config.json says of a run, beside its model."""
 
-    config: TextRunConfig
-    fingerprint: str  # of the text
+    config: RunConfig
+    fingerprint: str  # of the data
     data_dir: Path | None  # where a published set was found
 
 
-def check_new(directory: Path, data: TextDataConfig) -> None:
+def check_new(directory: Path, data: str) -> None:
     """Refuses a directory that holds something, or that would become part of the text."""
-    if Path(data.data).is_dir() and Path(data.data).resolve() in directory.resolve().parents:
-        raise ValueError(f"{directory} lies in {data.data}, whose files are the text: choose another --out")
+    if Path(data).is_dir() and Path(data).resolve() in directory.resolve().parents:
+        raise ValueError(f"{directory} lies in {data}, whose files are the text: choose another --out")
     if (directory / RESUMABLE).exists():
         raise ValueError(f"{directory} holds a run: --resume {directory} goes on with it, or choose another --out")
     # A run that was killed before its first checkpoint was whole may start again: it has left a config at most.
@@ -56,7 +67,7 @@ def check_new(directory: Path, data: TextDataConfig) -> None:
         raise ValueError(f"{directory} holds a model already: choose another --out")
 
 
-def save_run(directory: Path, model: TextModel, run: SavedRun, progress: dict[str, Any]) -> None:
+def save_run(directory: Path, model: Pretrained, run: SavedRun, progress: dict[str, Any]) -> None:
     """Writes a checkpoint. What is resumed from is one file, written last: it is there, whole, or the one before is."""
     save_model(directory, model, run)
     buffer = io.BytesIO()
@@ -64,7 +75,7 @@ def save_run(directory: Path, model: TextModel, run: SavedRun, progress: dict[st
     write_atomically(directory / RESUMABLE, buffer.getvalue())
 
 
-def save_model(directory: Path, model: TextModel, run: SavedRun) -> None:
+def save_model(directory: Path, model: Pretrained, run: SavedRun) -> None:
     model.save_pretrained(
         directory,
         data=asdict(run.config.data),
@@ -80,11 +91,14 @@ def load_run(directory: Path) -> SavedRun:
     where = directory / "config.json"
     if not {"data", "training", "fingerprint"} <= set(notes):
         raise ValueError(f"{where}: this is a model, not a training run: it does not say how it was trained")
-    run = TextRunConfig(
-        from_json(TextDataConfig, notes["data"], f"{where}: data"),
-        replace(model, slope=TextModelConfig.slope),  # the schedule's, not a setting
-        from_json(TrainingConfig, notes["training"], f"{where}: training"),
-    )
+    model = replace(model, slope=ModelConfig.slope)  # the schedule's, not a setting
+    training = from_json(TrainingConfig, notes["training"], f"{where}: training")
+    run: RunConfig
+    if isinstance(model, StrokeModelConfig):
+        run = StrokeRunConfig(from_json(StrokeDataConfig, notes["data"], f"{where}: data"), model, training)
+    else:
+        assert isinstance(model, TextModelConfig)
+        run = TextRunConfig(from_json(TextDataConfig, notes["data"], f"{where}: data"), model, training)
     data_dir = notes.get("data_dir")
     return SavedRun(run, str(notes["fingerprint"]), None if data_dir is None else Path(str(data_dir)))
 

@@ -22,7 +22,7 @@ from hmrnn.training.checkpoint import SavedRun, save_model, save_run
 from hmrnn.training.distributed import Processes
 from hmrnn.training.metrics import CollapseWatch, Reporter
 from hmrnn.training.schedules import LearningRate
-from hmrnn.training.text import TextTask, in_bits
+from hmrnn.training.task import Task
 
 INTERRUPTED = "interrupted"
 GIVE_UP = 20  # updates in a row that gave no finite loss and gradient
@@ -36,8 +36,9 @@ class Diverged(ValueError):
 class Update:
     """What came of one update."""
 
-    bits: float
+    loss: float  # in the task's measure
     rates: list[float]  # how often each detector fired
+    steps: int  # symbols or points that were read
     gradient_norm: float
     applied: bool  # False if the loss or the gradient was not finite
     # What the processes agreed upon:
@@ -49,7 +50,7 @@ class Update:
 class Training:
     """A run in progress: all that the next update depends on."""
 
-    def __init__(self, task: TextTask, run: SavedRun, processes: Processes) -> None:
+    def __init__(self, task: Task, run: SavedRun, processes: Processes) -> None:
         self.task, self.run, self.config, self.processes = task, run, run.config.training, processes
         self.parameters = [p for p in task.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.learning_rate, fused=True)
@@ -61,7 +62,7 @@ class Training:
         self.skipped = 0  # of those, how many were not applied
         self.skipped_in_a_row = 0
         self.minutes = 0.0
-        self.best = math.inf  # of all validations, in bits
+        self.best = math.inf  # of all validations, in the task's measure
 
     @property
     def epoch(self) -> float:
@@ -91,12 +92,12 @@ class Training:
         self.set_slope(self.update)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate.value
-        loss, rates = self.task.loss(self.update, self.generator)
+        loss = self.task.loss(self.update, self.generator)
         self.optimizer.zero_grad()
-        loss.backward()
+        loss.mean.backward()
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip))
         wishes = [stop, self.over and self.processes.first, checkpoint and self.processes.first]
-        sums = self.processes.sum([loss.item(), *rates.tolist(), *map(float, wishes)])
+        sums = self.processes.sum([loss.mean.item(), *loss.rates.tolist(), *map(float, wishes)])
         mean_loss, *mean_rates = (value / self.processes.world for value in sums[:-3])
         # Every process sees the same sums and, after averaging, the same gradient: all decide alike.
         applied = math.isfinite(mean_loss) and math.isfinite(norm)
@@ -109,18 +110,19 @@ class Training:
         self.skipped_in_a_row = 0 if applied else self.skipped_in_a_row + 1
         self.update += 1
         interrupted, over, checkpoint = (value > 0 for value in sums[-3:])
-        return Update(in_bits(mean_loss), mean_rates, norm, applied, interrupted, over, checkpoint)
+        told = self.task.measure.of(mean_loss)
+        return Update(told, mean_rates, loss.steps, norm, applied, interrupted, over, checkpoint)
 
     def set_slope(self, update: int) -> None:
         self.task.model.rnn.slope = self.slope(update // self.task.updates_per_epoch)
 
     def validate(self) -> tuple[float, bool]:
-        """Bits per character, and whether that is the best so far."""
+        """The validation's loss, and whether that is the best so far."""
         own = self.task.validate(show=True) if self.processes.first else 0.0
-        bits = self.processes.of_first(own)
-        improved = bits < self.best
-        self.best = min(bits, self.best) if math.isfinite(bits) else self.best
-        return bits, improved
+        loss = self.processes.of_first(own)
+        improved = loss < self.best
+        self.best = min(loss, self.best) if math.isfinite(loss) else self.best
+        return loss, improved
 
     def save(self, directory: Path) -> None:
         progress = self.state_dict()  # by all processes: it gathers
@@ -181,7 +183,7 @@ def train(training: Training, directory: Path, reporter: Reporter) -> str:
     """Trains to the end, or until it is told to stop. Says why it ended."""
     config, before = training.config, training.minutes
     start = saved = time.monotonic()
-    speed = 0.0  # symbols a second, a running mean
+    speed = 0.0  # steps a second, a running mean
     ended = end_of(training) or ("the time is over" if training.over else "")
     with stop_signals() as stop:
         while not ended:
@@ -189,12 +191,12 @@ def train(training: Training, directory: Path, reporter: Reporter) -> str:
             done = training.make_update(stop.asked, began - saved > 60 * config.checkpoint_minutes)
             now = time.monotonic()
             training.minutes = before + (now - start) / 60
-            speed += (training.task.symbols_per_update / (now - began) - speed) * (0.05 if speed else 1.0)
+            speed += (done.steps / (now - began) - speed) * (0.05 if speed else 1.0)
             report(training, done, speed, reporter)
             if training.validation_due:
-                bits, improved = training.validate()
-                training.rate.after(bits)
-                tell_validation(training, bits, improved, reporter)
+                loss, improved = training.validate()
+                training.rate.after(loss)
+                tell_validation(training, loss, improved, reporter)
                 if improved:
                     training.save_best(directory)
             ended = INTERRUPTED if done.interrupted else end_of(training) or ("the time is over" if done.over else "")
@@ -205,8 +207,8 @@ def train(training: Training, directory: Path, reporter: Reporter) -> str:
                 saved = time.monotonic()
         if ended != INTERRUPTED and not training.validation_due:
             # Not part of the schedule: had the run gone on, it would not have been made.
-            bits, improved = training.validate()
-            tell_validation(training, bits, improved, reporter)
+            loss, improved = training.validate()
+            tell_validation(training, loss, improved, reporter)
             if improved:
                 training.save_best(directory)
                 training.save(directory)
@@ -227,39 +229,41 @@ def end_of(training: Training) -> str:
 
 def report(training: Training, done: Update, speed: float, reporter: Reporter) -> None:
     """An update's news."""
+    measure = training.task.measure
     if not done.applied:
         reporter.say(
-            f"update {training.update}: not applied, since the loss ({done.bits:g} bits) or the gradient's norm "
-            f"({done.gradient_norm:g}) is not finite ({training.skipped} so far)"
+            f"update {training.update}: not applied, since the loss ({done.loss:g} {measure.name}) or the gradient's "
+            f"norm ({done.gradient_norm:g}) is not finite ({training.skipped} so far)"
         )
     for warning in training.watch.see(done.rates):
         reporter.say(f"warning: {warning}")
     reporter.record(
         update=training.update,
         epoch=training.epoch,
-        bits=done.bits,
+        **{measure.name: done.loss},
         rates=done.rates,
         gradient_norm=done.gradient_norm,
         slope=training.task.model.rnn.slope,
         learning_rate=training.rate.value,
         skipped=training.skipped,
-        symbols_per_second=speed,
+        **{f"{measure.step}_per_second": speed},
         minutes=training.minutes,
     )
     rates = " ".join(f"{rate:.2f}" for rate in done.rates)
     fired = f", boundaries {rates}" if rates else ""
     reporter.progress(
-        training.share, f"epoch {training.epoch:.2f}, {done.bits:.3f} bits, {speed:,.0f} symbols/s{fired}"
+        training.share,
+        f"epoch {training.epoch:.2f}, {done.loss:.3f} {measure.name}, {speed:,.0f} {measure.step}/s{fired}",
     )
 
 
-def tell_validation(training: Training, bits: float, improved: bool, reporter: Reporter) -> None:
-    reporter.record(
-        update=training.update, epoch=training.epoch, valid_bits=bits, best_bits=training.best, minutes=training.minutes
-    )
+def tell_validation(training: Training, loss: float, improved: bool, reporter: Reporter) -> None:
+    measure = training.task.measure
+    told = {f"valid_{measure.name}": loss, f"best_{measure.name}": training.best}
+    reporter.record(update=training.update, epoch=training.epoch, **told, minutes=training.minutes)
     reporter.say(
-        f"epoch {training.epoch:.2f}, update {training.update}, {training.minutes:.1f} min: validation {bits:.4f} bits "
-        f"per character{', the best so far' if improved else ''}; learning rate {training.rate.value:g}"
+        f"epoch {training.epoch:.2f}, update {training.update}, {training.minutes:.1f} min: validation {loss:.4f} "
+        f"{measure.text}{', the best so far' if improved else ''}; learning rate {training.rate.value:g}"
     )
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from hmrnn.config import TextRunConfig, UsageError, contradictions
+from hmrnn.config import RunConfig, TextRunConfig, UsageError, contradictions
 from hmrnn.data.corpora import load_text
+from hmrnn.data.handwriting import StrokeData, load_strokes
 from hmrnn.data.store import TextData
-from hmrnn.models import TextModel
+from hmrnn.models import StrokeModel, TextModel
 from hmrnn.training.checkpoint import (
     SavedRun,
     check_new,
@@ -25,25 +26,30 @@ from hmrnn.training.checkpoint import (
 from hmrnn.training.distributed import Processes, joined
 from hmrnn.training.loop import Training, train
 from hmrnn.training.metrics import Reporter
+from hmrnn.training.strokes import StrokeTask
+from hmrnn.training.task import Measure
 from hmrnn.training.text import TextTask
+
+Data: TypeAlias = TextData | StrokeData
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run stands when `train_text` returns."""
+    """How a run stands when `train_run` returns."""
 
     directory: Path
     ended: str  # why
     update: int
     epoch: float
     minutes: float
-    best_bits: float  # the best validation, in bits per character; infinite if there was none
+    best: float  # the best validation; infinite if there was none
+    measure: Measure  # what that is
     skipped: int  # updates that were not applied, since something was not finite
     processes: Processes
 
 
-def train_text(
-    run: TextRunConfig,
+def train_run(
+    run: RunConfig,
     directory: Path,
     *,
     resume: bool = False,
@@ -51,21 +57,22 @@ def train_text(
     engine: str = "auto",
     tensorboard: bool = False,
 ) -> Outcome:
-    """Trains a model of text into a directory. With `resume`, goes on with what is there, exactly where it stopped.
+    """Trains a model of text or of strokes into a directory. With `resume`, goes on with what is there, exactly where
+    it stopped.
 
     A run that goes on keeps its settings: `run` may only set another end. `data_dir` and `engine` are its own, too,
     unless they are given.
     """
     with joined() as processes, ExitStack() as stack:
 
-        def open_run() -> tuple[TextData, SavedRun, dict[str, Any] | None]:
+        def open_run() -> tuple[Data, SavedRun, dict[str, Any] | None]:
             if processes.first:
                 stack.enter_context(locked(directory))
             if resume:
                 return reopen(run, directory, data_dir, processes)
             if processes.first:
-                check_new(directory, run.data)
-            data = load_text(run.data, data_dir)
+                check_new(directory, run.data.data)
+            data = load(run, data_dir)
             return data, SavedRun(run, data.fingerprint, data_dir.absolute() if data_dir else None), None
 
         data, saved, progress = processes.first_before_others(open_run)
@@ -75,31 +82,44 @@ def train_text(
 
 
 def reopen(
-    run: TextRunConfig, directory: Path, data_dir: Path | None, processes: Processes
-) -> tuple[TextData, SavedRun, dict[str, Any]]:
+    run: RunConfig, directory: Path, data_dir: Path | None, processes: Processes
+) -> tuple[Data, SavedRun, dict[str, Any]]:
     """What is there to go on with."""
     progress = load_progress(directory)
     saved = load_run(directory)
+    if type(run) is not type(saved.config):
+        raise UsageError(f"{directory} is a run on {'strokes' if isinstance(run, TextRunConfig) else 'text'}")
     wrong = contradictions(run, saved.config)
     if wrong:
         raise UsageError(f"{', '.join(wrong)} contradicts the run in {directory}")
     if data_dir is not None:
         saved = replace(saved, data_dir=data_dir.absolute())
-    data = load_text(run.data, saved.data_dir)
+    data = load(run, saved.data_dir)
     if saved.fingerprint != data.fingerprint:
-        raise ValueError(f"{run.data.data}: this is not the text that {directory} was trained on: it has changed")
+        raise ValueError(f"{run.data.data}: this is not what {directory} was trained on: it has changed")
     if processes.first:
         remove_leftovers(directory)
         forget_after(directory / "metrics.jsonl", progress["update"])
     return data, replace(saved, config=run), progress
 
 
-def prepare(run: SavedRun, data: TextData, engine: str, processes: Processes) -> Training:
+def load(run: RunConfig, data_dir: Path | None) -> Data:
+    return load_text(run.data, data_dir) if isinstance(run, TextRunConfig) else load_strokes(run.data, data_dir)
+
+
+def prepare(run: SavedRun, data: Data, engine: str, processes: Processes) -> Training:
     """A run before its first update."""
+    config = run.config
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run.config.training.seed)
-        model = TextModel(data.symbols, run.config.model, engine=engine)
-    return Training(TextTask(model, data, run.config, processes), run, processes)
+        torch.manual_seed(config.training.seed)
+        if isinstance(config, TextRunConfig):
+            assert isinstance(data, TextData)
+            model = TextModel(data.symbols, config.model, engine=engine)
+            return Training(TextTask(model, data, config, processes), run, processes)
+        assert isinstance(data, StrokeData)
+        stroke_model = StrokeModel(config.model, engine=engine)
+        stroke_model.normalise_as(data.split("train"))
+        return Training(StrokeTask(stroke_model, data, config, processes), run, processes)
 
 
 def carry_out(training: Training, progress: dict[str, Any] | None, directory: Path, tensorboard: bool) -> Outcome:
@@ -121,6 +141,7 @@ def carry_out(training: Training, progress: dict[str, Any] | None, directory: Pa
         training.epoch,
         training.minutes,
         training.best,
+        training.task.measure,
         training.skipped,
         processes,
     )
@@ -141,10 +162,10 @@ def description(training: Training) -> str:
     model, task = training.task.model, training.task
     weights = sum(p.numel() for p in model.parameters())
     return (
-        f"{len(model.symbols)} distinct symbols; {len(task.train):,} to train on, {len(task.valid):,} to validate\n"
+        f"{task.description()}\n"
         f"{model.config.model} {list(model.config.hidden_sizes)}, {weights:,} weights; engine {model.rnn.engine} "
         f"({model.rnn.engine_reason}), {torch.get_num_threads()} threads, {training.processes.world} process(es)\n"
-        f"{task.updates_per_epoch:,} updates an epoch, {task.symbols_per_update:,} symbols each"
+        f"{task.updates_per_epoch:,} updates an epoch"
     )
 
 

@@ -15,6 +15,7 @@ from hmrnn.evaluation import bits_per_character
 from hmrnn.models import TextModel
 from hmrnn.sequence import HMLSTMState
 from hmrnn.training.distributed import Processes
+from hmrnn.training.task import Loss, Measure
 
 VALIDATION_STREAMS = 64
 
@@ -38,6 +39,8 @@ class Objective(nn.Module):
 class TextTask:
     """Contiguous streams, one for each batch row, window by window, with the state carried along within an epoch."""
 
+    measure = Measure("bits", "bits per character", math.log(2), "symbols")
+
     def __init__(self, model: TextModel, data: TextData, run: TextRunConfig, processes: Processes) -> None:
         self.model = model
         self.window = run.training.window
@@ -56,21 +59,21 @@ class TextTask:
         if len(data.symbols) < 2:
             raise ValueError(f"{run.data.data}: all symbols are the same: there is nothing to predict")
         self.symbols_per_update = rows * self.window
+        self.distinct = len(data.symbols)
         self.objective = processes.wrap(Objective(model))
         self.state: HMLSTMState | None = None
 
-    def loss(self, update: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The mean loss of an update's window, in nats, and how often each detector fired."""
+    def loss(self, update: int, generator: torch.Generator) -> Loss:
         start = update % self.updates_per_epoch * self.window
         end = start + self.window
         state = None if start == 0 else self.state
         given = self.model.boundaries_of(self.streams, start, end)
         loss, rates, state = self.objective(self.streams.read(start, end + 1), state, given, generator)
         self.state = state.detach()
-        return loss, rates
+        return Loss(loss, rates, self.symbols_per_update)
 
     def validate(self, show: bool) -> float:
-        """Bits per character of the validation part, read as many streams."""
+        """Read as many streams."""
         streams = min(VALIDATION_STREAMS, max(1, len(self.valid) // 500))
         return bits_per_character(self.model, self.valid, streams, show=show)
 
@@ -78,6 +81,8 @@ class TextTask:
         """Starts the streams' next window without a past."""
         self.state = None
 
-
-def in_bits(nats: float) -> float:
-    return nats / math.log(2)
+    def description(self) -> str:
+        return (
+            f"{self.distinct} distinct symbols; {len(self.train):,} to train on, {len(self.valid):,} to validate; "
+            f"{self.symbols_per_update:,} an update"
+        )

@@ -1,8 +1,7 @@
-"""What the commands tell. The work is done by public functions elsewhere, the flags are in cli.py."""
+"""What the commands tell of runs on text."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -17,15 +16,25 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from hmrnn.commands.common import (
+    Split,
+    at_home,
+    best_or_last,
+    chosen,
+    known_by_name,
+    one_file,
+    print_json,
+    save_figures,
+)
 from hmrnn.config import OnUnknown, ReadingConfig, TextDataConfig, TextRunConfig, UsageError
-from hmrnn.data.corpora import PUBLISHED, load_text
+from hmrnn.data.corpora import load_text
 from hmrnn.data.planted import planted
 from hmrnn.data.store import TextData
 from hmrnn.data.text import Symbols, numbered, texts
 from hmrnn.evaluation import bits_per_character, dynamic_bits_per_character, show_bar
-from hmrnn.files import finite
 from hmrnn.generation import Sampling, generate
-from hmrnn.models import TextModel, read_config
+from hmrnn.models import TextModel
+from hmrnn.pretrained import read_config
 from hmrnn.reading import AT_ONCE
 from hmrnn.show.page import MOST, page
 from hmrnn.structure.marks import mark
@@ -34,66 +43,14 @@ from hmrnn.structure.scores import at_separators, baselines, from_planted, from_
 from hmrnn.structure.segments import segment_numbers
 from hmrnn.structure.written import Counted, write_json, write_marked
 from hmrnn.training.checkpoint import load_run
-from hmrnn.training.loop import INTERRUPTED
-from hmrnn.training.run import train_text
 
 READ_AT_ONCE = 1 << 16  # bytes
 CLASSIFIED = 50_000  # symbols of a text that are enough to tell how often a detector fires on a kind of them
-FIGURE_ENDINGS = (".pdf", ".svg", ".png")
-FigureKind = Literal["all", "boundaries", "norms", "training", "classes"]
-Split = Literal["train", "valid", "test", "all"]
-
-
-def run_settings(directory: Path) -> TextRunConfig:
-    """The settings of a run that is to be resumed."""
-    return load_run(directory).config
-
-
-def train(
-    run: TextRunConfig,
-    directory: Path,
-    *,
-    resume: bool,
-    data_dir: Path | None,
-    engine: str,
-    tensorboard: bool,
-    as_json: bool,
-) -> None:
-    """Trains, and tells how it ended."""
-    run = replace(run, data=at_home(run.data))
-    outcome = train_text(run, directory, resume=resume, data_dir=data_dir, engine=engine, tensorboard=tensorboard)
-    interrupted = outcome.ended == INTERRUPTED
-    if outcome.processes.first:
-        if as_json:
-            print_json({name: value for name, value in asdict(outcome).items() if name != "processes"})
-        elif interrupted:
-            world = outcome.processes.world
-            hmrnn = "hmrnn" if world == 1 else f"torchrun --nproc-per-node {world} -m hmrnn"
-            print(f"interrupted after update {outcome.update}; go on with: {hmrnn} train text --resume {directory}")
-        else:
-            print(
-                f"{outcome.ended}: {outcome.update} updates, {outcome.epoch:.2f} epochs, {outcome.minutes:.1f} min; "
-                f"best validation {outcome.best_bits:.4f} bits per character; {outcome.skipped} updates not applied\n"
-                f"next: hmrnn eval {directory}"
-            )
-    if interrupted:
-        raise KeyboardInterrupt
-
-
-def at_home(data: TextDataConfig) -> TextDataConfig:
-    """With an absolute path, so that the run can be resumed from another folder."""
-    return data if known_by_name(data.data) else replace(data, data=str(Path(data.data).absolute()))
-
-
-def known_by_name(data: str) -> bool:
-    return data in (*PUBLISHED, "builtin", "planted")
+FIGURES = ("training", "boundaries", "norms", "classes")
 
 
 def load_model(directory: Path, reading: ReadingConfig) -> TextModel:
-    """The best or the last model of a run; a model that is no run has only one."""
-    best = directory / "best"
-    path = best if reading.checkpoint == "best" and best.is_dir() else directory
-    return TextModel.from_pretrained(path, engine=reading.engine)
+    return TextModel.from_pretrained(best_or_last(directory, reading), engine=reading.engine)
 
 
 def text_to_evaluate(
@@ -102,8 +59,9 @@ def text_to_evaluate(
     """The text that `data` names, or else the run's own; and whether it has parts of its own, or is the run's."""
     if data is not None and not read_config(directory)[1]:  # a model that is no run
         config = at_home(TextDataConfig(data))
-        return config, load_text(config, data_dir, symbols, on_unknown), known_by_name(data)
+        return config, load_text(config, data_dir, symbols, on_unknown), known_by_name(config)
     run = load_run(directory)
+    assert isinstance(run.config, TextRunConfig)
     config = at_home(replace(run.config.data, data=data or run.config.data.data))
     text = load_text(config, data_dir or run.data_dir, symbols, on_unknown)
     if config == run.config.data and text.fingerprint != run.fingerprint:
@@ -111,7 +69,7 @@ def text_to_evaluate(
             f"{config.data} has changed since {directory} was trained on it, and so have its parts. A copy under "
             "another name can be evaluated as a whole"
         )
-    return config, text, known_by_name(config.data) or config == run.config.data
+    return config, text, known_by_name(config) or config == run.config.data
 
 
 def evaluate(
@@ -281,7 +239,7 @@ def figure(
     directories: Sequence[Path],
     out: Path,
     *,
-    kind: FigureKind,
+    kinds: Sequence[str],
     text: Path | None,
     symbols: int,
     data_dir: Path | None,
@@ -293,14 +251,13 @@ def figure(
     except ImportError:
         raise ValueError("figures need the package matplotlib: pip install 'hmrnn[show]'") from None
 
-    one_file = out.suffix in FIGURE_ENDINGS and not out.is_dir()
-    if one_file and kind == "all":
-        raise UsageError(f"--out {out} is one file: say with --kind which figure; or name a folder for all of them")
+    kinds = chosen(kinds, FIGURES, "text")
+    as_file = one_file(out, kinds)
     made = {}
-    if kind in ("training", "all"):
+    if "training" in kinds:
         runs = {str(directory): figures.read_metrics(directory) for directory in directories}
         made["training"] = figures.training_figure(runs)
-    if kind != "training":
+    if set(kinds) != {"training"}:
         model = load_model(directories[0], reading)
         if text is not None:
             with text.open("rb") as stream:
@@ -312,18 +269,10 @@ def figure(
             loaded = text_to_evaluate(directories[0], None, model.symbols, reading.on_unknown, data_dir)[1]
             numbers = torch.from_numpy(loaded.split("valid").astype(np.int64))
         short = segment_numbers(model, numbers[:symbols])
-        if kind in ("boundaries", "all"):
+        if "boundaries" in kinds:
             made["boundaries"] = figures.boundaries_figure(short)
-        if kind in ("norms", "all"):
+        if "norms" in kinds:
             made["norms"] = figures.norms_figure(short)
-        if kind in ("classes", "all"):
+        if "classes" in kinds:
             made["classes"] = figures.classes_figure(segment_numbers(model, numbers[:CLASSIFIED]))
-    (out.parent if one_file else out).mkdir(parents=True, exist_ok=True)
-    for name, drawn in made.items():
-        for path in [out] if one_file else [out / f"{name}{ending}" for ending in FIGURE_ENDINGS]:
-            drawn.savefig(path, dpi=200)
-            print(path)
-
-
-def print_json(answer: dict[str, Any]) -> None:
-    print(json.dumps(finite(answer), default=str))
+    save_figures(made, out, as_file)

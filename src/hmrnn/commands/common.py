@@ -1,0 +1,66 @@
+"""What commands for text and for strokes share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from hmrnn.config import ReadingConfig, StrokeDataConfig, TextDataConfig, UsageError
+from hmrnn.data.corpora import PUBLISHED
+from hmrnn.files import finite
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Split = Literal["train", "valid", "test", "all"]
+FIGURE_ENDINGS = (".pdf", ".svg", ".png")
+KNOWN = {TextDataConfig: (*PUBLISHED, "builtin", "planted"), StrokeDataConfig: ("iam-ondb", "builtin")}
+DataConfig = TypeVar("DataConfig", TextDataConfig, StrokeDataConfig)
+
+
+def known_by_name(data: TextDataConfig | StrokeDataConfig) -> bool:
+    """Whether it is a set with a name, and not a file."""
+    return data.data in KNOWN[type(data)]
+
+
+def at_home(data: DataConfig) -> DataConfig:
+    """With an absolute path, so that the run can be resumed from another folder."""
+    return data if known_by_name(data) else replace(data, data=str(Path(data.data).absolute()))
+
+
+def best_or_last(directory: Path, reading: ReadingConfig) -> Path:
+    """Where the best or the last model of a run lies; a model that is no run has only one."""
+    best = directory / "best"
+    return best if reading.checkpoint == "best" and best.is_dir() else directory
+
+
+def chosen(kinds: Sequence[str], known: Sequence[str], what: str) -> Sequence[str]:
+    """The figures that were asked for, of those that there are."""
+    wrong = [kind for kind in kinds if kind not in ("all", *known)]
+    if wrong:
+        raise UsageError(f"--kind {wrong[0]}: of a run on {what} there are {', '.join(known)}")
+    return known if "all" in kinds else kinds
+
+
+def one_file(out: Path, kinds: Sequence[str]) -> bool:
+    """Whether a figure's --out is a file, and not a folder."""
+    is_file = out.suffix in FIGURE_ENDINGS and not out.is_dir()
+    if is_file and len(kinds) > 1:
+        raise UsageError(f"--out {out} is one file: say with --kind which figure; or name a folder for all of them")
+    return is_file
+
+
+def save_figures(figures: Mapping[str, Figure], out: Path, as_file: bool) -> None:
+    """Into the one file, or each as pdf, svg and png into the folder."""
+    (out.parent if as_file else out).mkdir(parents=True, exist_ok=True)
+    for name, drawn in figures.items():
+        for path in [out] if as_file else [out / f"{name}{ending}" for ending in FIGURE_ENDINGS]:
+            drawn.savefig(path, dpi=200)
+            print(path)
+
+
+def print_json(answer: dict[str, Any]) -> None:
+    print(json.dumps(finite(answer), default=str))

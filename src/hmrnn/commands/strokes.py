@@ -1,0 +1,282 @@
+"""What the commands tell of runs on pen strokes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from hmrnn.commands.common import (
+    Split,
+    at_home,
+    best_or_last,
+    chosen,
+    known_by_name,
+    one_file,
+    print_json,
+    save_figures,
+)
+from hmrnn.config import ReadingConfig, StrokeDataConfig, StrokeRunConfig, UsageError
+from hmrnn.data.handwriting import StrokeData, lines_of_file, load_strokes
+from hmrnn.data.strokes import Points, read_json_lines, to_json, to_strokes
+from hmrnn.evaluation import log_likelihoods, show_bar
+from hmrnn.files import finite, write_atomically
+from hmrnn.models import StrokeModel
+from hmrnn.pretrained import read_config
+from hmrnn.show.density import predicted_density
+from hmrnn.show.drawing import animated_svg, coloured_svg, strokes_page, svg
+from hmrnn.stroke_generation import generate_points
+from hmrnn.structure.segments import StrokeSegmentation
+from hmrnn.structure.written import as_json as segment_as_json
+from hmrnn.training.checkpoint import load_run
+
+FORMAT_VERSION = 1
+MOST = 100_000  # points on a page
+FIGURES = ("training", "segments", "density")
+
+
+def load_model(directory: Path, reading: ReadingConfig) -> StrokeModel:
+    return StrokeModel.from_pretrained(best_or_last(directory, reading), engine=reading.engine)
+
+
+def lines_to_evaluate(
+    directory: Path, data: str | None, split: Split | None, data_dir: Path | None
+) -> tuple[str, Split, list[Points]]:
+    """The name of the set, the part of it, and its lines: those that `data` names, or else the run's own."""
+    if data is not None and not read_config(directory)[1]:  # a model that is no run
+        config, loaded = StrokeDataConfig(data), None
+    else:
+        run = load_run(directory)
+        assert isinstance(run.config, StrokeRunConfig)
+        config, loaded = run.config.data, run
+        if data is not None:
+            config = replace(config, data=data, division=config.division if data == "iam-ondb" else "shuffled")
+        data_dir = data_dir or run.data_dir
+    config = at_home(config)
+    own = loaded is not None and config == loaded.config.data
+    if not own and not known_by_name(config):  # a file that the run was not trained on: all of it
+        lines = lines_of_file(Path(config.data))
+        if split not in (None, "all"):
+            raise UsageError(f"{data} is not divided: --split {split} is for the sets that runs are trained on")
+        return config.data, "all", [lines.line(i) for i in range(len(lines.names))]
+    strokes: StrokeData = load_strokes(config, data_dir)
+    if own and loaded is not None and strokes.fingerprint != loaded.fingerprint:
+        raise ValueError(f"{config.data} has changed since {directory} was trained on it, and so have its parts")
+    part = split or "test"
+    return config.data, part, strokes.split(part)
+
+
+def evaluate(
+    directory: Path,
+    data: str | None,
+    *,
+    split: Split | None,
+    data_dir: Path | None,
+    reading: ReadingConfig,
+    as_json: bool,
+) -> None:
+    """Tells the average log-likelihood of a line, as the paper does, and of a point."""
+    model = load_model(directory, reading)
+    name, split, lines = lines_to_evaluate(directory, data, split, data_dir)
+    start = time.perf_counter()
+    nats = log_likelihoods(model, lines, show=True)
+    seconds = time.perf_counter() - start
+    predicted = sum(len(line) - 1 for line in lines)
+    if predicted == 0:
+        raise ValueError(f"{name}: no line has a second point to predict")
+    answer: dict[str, Any] = {
+        "run": str(directory),
+        "checkpoint": reading.checkpoint,
+        "data": name,
+        "split": split,
+        "lines": len(lines),
+        "points": predicted,
+        "log_likelihood": float(nats.mean()),
+        "nats_per_point": float(nats.sum()) / predicted,
+        "seconds": seconds,
+    }
+    if as_json:
+        print_json(answer)
+        return
+    print(
+        f"{answer['log_likelihood']:.1f} nats: average log-likelihood of a line, in normalised coordinates; "
+        f"{answer['nats_per_point']:.4f} nats a point: {name}, {split}, {len(lines):,} lines, {predicted:,} points "
+        f"predicted ({predicted / seconds:,.0f} points/s)"
+    )
+
+
+def write(
+    directory: Path,
+    *,
+    prime: Path | None,
+    lines: int,
+    max_new: int,
+    bias: float,
+    seed: int | None,
+    out: Path | None,
+    animated: bool,
+    reading: ReadingConfig,
+    as_json: bool,
+) -> None:
+    """Lets a model write lines: into a drawing, or as JSON lines on standard output."""
+    if out is not None and out.suffix not in (".svg", ".png"):
+        raise UsageError(f"--out must end in .svg or .png; got {out}")
+    if animated and (out is None or out.suffix != ".svg"):
+        raise UsageError("--animated is for --out FILE.svg")
+    model = load_model(directory, reading)
+    given = None if prime is None else first_line(prime)
+    made = []
+    with tqdm(total=lines * max_new, unit="pt", leave=False, disable=not show_bar(True)) as bar:
+        for i in range(lines):
+            line = []
+            for point in generate_points(model, given, max_new, bias, None if seed is None else seed + i):
+                line.append(point)
+                bar.update(point.new)
+            made.append(line)
+    drawn = [np.array([point.point for point in line], dtype=np.float32) for line in made]
+    if out is not None:
+        draw(drawn, out, animated)
+    if as_json:
+        told = [
+            {"strokes": [stroke.tolist() for stroke in to_strokes(points)], "boundaries": [p.z for p in line]}
+            for points, line in zip(drawn, made, strict=True)
+        ]
+        print_json({"primed": 0 if given is None else len(given), "lines": told, "out": out})
+    elif out is not None:
+        print(out)
+    else:
+        for points in drawn:
+            print(to_json(points))
+
+
+def first_line(path: Path) -> Points:
+    with path.open("rb") as file:
+        for points in read_json_lines(file, str(path)):
+            return points
+    raise ValueError(f"{path}: empty: there is no line to go on from")
+
+
+def draw(lines: Sequence[Points], out: Path, animated: bool) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.suffix == ".svg":
+        write_atomically(out, animated_svg(lines) if animated else svg(lines))
+    else:
+        from_matplotlib().raster_figure(lines).savefig(out, dpi=200)
+
+
+def from_matplotlib() -> Any:
+    try:
+        from hmrnn.show import stroke_figures
+    except ImportError:
+        raise ValueError("figures need the package matplotlib: pip install 'hmrnn[show]'") from None
+    return stroke_figures
+
+
+def segment(
+    directory: Path, file: str, *, form: Literal["text", "json", "html"], vectors: bool, reading: ReadingConfig
+) -> None:
+    """Prints the segments of each line of a file of JSON lines."""
+    model = load_model(directory, reading)
+    found = segmented(model, file, vectors)
+    if form == "json":
+        write_json(found)
+        return
+    if form == "html":
+        print(segments_page(found, f"{Path(file).name}, read by {directory.name}"))
+        return
+    for number, line in enumerate(found, 1):
+        layers = "; ".join(f"layer {l + 1}: {len(own)} segments" for l, own in enumerate(line.layers))
+        strokes, done = int(line.points[:, 2].sum()), line.updates
+        print(
+            f"line {number}: {len(line.points)} points, {strokes} pen strokes; {layers}; "
+            f"{' / '.join(map(str, done.layers))} updates of {done.all:,} ({done.saved:.0%} saved)"
+        )
+
+
+def segmented(model: StrokeModel, file: str, vectors: bool = False) -> Iterator[StrokeSegmentation]:
+    """Each line of a file, - is standard input, as it is read."""
+    with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as stream:
+        number = 0
+        for number, points in enumerate(read_json_lines(stream, "standard input" if file == "-" else file), 1):  # noqa: B007
+            yield model.segment(points, vectors=vectors)
+    if number == 0:
+        raise ValueError(f"{file}: empty: there is nothing to segment")
+
+
+def write_json(found: Iterator[StrokeSegmentation]) -> None:
+    """One JSON object, a line of handwriting a line, written as they are read. docs/strokes.md tells its fields."""
+    sys.stdout.write(f'{{"format_version": {FORMAT_VERSION}, "unit": "point", "lines": [')
+    separator = "\n"
+    for line in found:
+        done = line.updates
+        content = {
+            "points": len(line.points),
+            "segments": [
+                {name: value for name, value in segment_as_json(own).items() if name != "text"}
+                for layer in line.layers
+                for own in layer
+            ],
+            "updates": {"layers": done.layers, "all": done.all, "saved": done.saved},
+        }
+        sys.stdout.write(separator + json.dumps(finite(content)))
+        sys.stdout.flush()
+        separator = ",\n"
+    sys.stdout.write("\n]}\n")
+
+
+def segments_page(found: Iterator[StrokeSegmentation], title: str) -> str:
+    """Each line, coloured by its pen strokes and by the segments of each layer."""
+    drawings, points = [], 0
+    for number, line in enumerate(found, 1):
+        points += len(line.points)
+        if points > MOST:
+            raise ValueError(f"a page shows at most {MOST:,} points, and these lines have more")
+        for name, ends in pieces(line):
+            drawings.append((f"line {number}, {name}", coloured_svg(line.points, ends)))
+    return strokes_page(title, drawings)
+
+
+def pieces(line: StrokeSegmentation) -> list[tuple[str, npt.NDArray[np.bool_]]]:
+    """By what a line can be coloured: a name, and where a piece ends."""
+    layers = [(f"segments of layer {l + 1} (z{l + 1})", z) for l, z in enumerate(line.steps.z.numpy().T)]
+    return [("pen strokes", line.points[:, 2] > 0.5), *layers[::-1]]
+
+
+def figure(
+    directories: Sequence[Path],
+    out: Path,
+    *,
+    kinds: Sequence[str],
+    line: int,
+    data_dir: Path | None,
+    reading: ReadingConfig,
+) -> None:
+    """Draws a line of the validation part as a run sees it, and how runs were trained."""
+    drawing = from_matplotlib()
+    kinds = chosen(kinds, FIGURES, "strokes")
+    as_file = one_file(out, kinds)
+    made = {}
+    if "training" in kinds:
+        from hmrnn.show import figures
+
+        made["training"] = figures.training_figure({str(d): figures.read_metrics(d) for d in directories})
+    if "segments" in kinds or "density" in kinds:
+        model = load_model(directories[0], reading)
+        name, _, lines = lines_to_evaluate(directories[0], None, "valid", data_dir)
+        if not 1 <= line <= len(lines):
+            raise UsageError(f"--line must lie between 1 and {len(lines)}, the lines of the validation part of {name}")
+        points = lines[line - 1]
+        if "segments" in kinds:
+            made["segments"] = drawing.segments_figure(pieces(model.segment(points)), points)
+        if "density" in kinds:
+            made["density"] = drawing.density_figure(points, *predicted_density(model, points))
+    save_figures(made, out, as_file)

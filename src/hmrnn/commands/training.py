@@ -1,0 +1,54 @@
+"""What `hmrnn train` tells."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from hmrnn.commands.common import at_home, print_json
+from hmrnn.config import RunConfig, TextRunConfig
+from hmrnn.training.checkpoint import load_run
+from hmrnn.training.loop import INTERRUPTED
+from hmrnn.training.run import train_run
+
+
+def run_settings(directory: Path) -> RunConfig:
+    """The settings of a run that is to be resumed."""
+    return load_run(directory).config
+
+
+def train(
+    run: RunConfig,
+    directory: Path,
+    *,
+    resume: bool,
+    data_dir: Path | None,
+    engine: str,
+    tensorboard: bool,
+    as_json: bool,
+) -> None:
+    """Trains, and tells how it ended."""
+    if isinstance(run, TextRunConfig):
+        run, what = replace(run, data=at_home(run.data)), "text"
+    else:
+        run, what = replace(run, data=at_home(run.data)), "strokes"
+    outcome = train_run(run, directory, resume=resume, data_dir=data_dir, engine=engine, tensorboard=tensorboard)
+    interrupted, measure = outcome.ended == INTERRUPTED, outcome.measure
+    if outcome.processes.first:
+        if as_json:
+            told = {
+                name: value for name, value in asdict(outcome).items() if name not in ("processes", "measure", "best")
+            }
+            print_json({**told, f"best_{measure.name}": outcome.best})
+        elif interrupted:
+            world = outcome.processes.world
+            hmrnn = "hmrnn" if world == 1 else f"torchrun --nproc-per-node {world} -m hmrnn"
+            print(f"interrupted after update {outcome.update}; go on with: {hmrnn} train {what} --resume {directory}")
+        else:
+            print(
+                f"{outcome.ended}: {outcome.update} updates, {outcome.epoch:.2f} epochs, {outcome.minutes:.1f} min; "
+                f"best validation {outcome.best:.4f} {measure.text}; {outcome.skipped} updates not applied\n"
+                f"next: hmrnn eval {directory}"
+            )
+    if interrupted:
+        raise KeyboardInterrupt

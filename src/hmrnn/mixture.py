@@ -1,0 +1,104 @@
+"""The density of the next pen point: a mixture of bivariate Gaussians and a Bernoulli pen (Graves, 2013, section 4.1).
+
+    p(x, y, pen) = sum_k pi_k N(x, y; mu_k, sigma_k, rho_k) * (e if pen else 1 - e)
+
+All in log space. Scales and correlations are bounded: coordinates are whole numbers, and a density could otherwise grow
+without end by sitting on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+LOG_SIGMA_BOUND = 6.0  # sigma lies between exp(-6), a four-hundredth of the data's own deviation, and exp(6)
+RHO_BOUND = 0.999
+FAR = 1e12  # where means and points are cut off: the square of what lies there is still a number in float32
+
+
+@dataclass(frozen=True)
+class PointDensity:
+    """The density at each of (...) steps, K components."""
+
+    log_pi: Tensor  # (..., K)
+    mu: Tensor  # (..., K, 2)
+    log_sigma: Tensor  # (..., K, 2)
+    rho: Tensor  # (..., K)
+    pen: Tensor  # (...,): the log-odds of e
+
+    def __getitem__(self, where: Any) -> PointDensity:
+        """Of some of the steps."""
+        return self._map(lambda values: values[where])
+
+    def to(self, *args: Any) -> PointDensity:
+        """As `Tensor.to`."""
+        return self._map(lambda values: values.to(*args))
+
+    def _map(self, f: Callable[[Tensor], Tensor]) -> PointDensity:
+        return PointDensity(*(f(getattr(self, name.name)) for name in fields(self)))
+
+    def log_prob(self, points: Tensor) -> Tensor:
+        """(..., 3): x, y, pen -> (...,), in nats."""
+        x, pen = points[..., :2].clamp(-FAR, FAR), points[..., 2]
+        return torch.logsumexp(self.log_pi + self.component_log_prob(x), -1) - F.binary_cross_entropy_with_logits(
+            self.pen, pen, reduction="none"
+        )
+
+    def component_log_prob(self, x: Tensor) -> Tensor:
+        """(..., 2) -> (..., K): of each Gaussian."""
+        u, v = ((x.unsqueeze(-2) - self.mu) * (-self.log_sigma).exp()).unbind(-1)
+        rest = (1 - self.rho) * (1 + self.rho)
+        # u^2 + (v - rho u)^2 / (1 - rho^2) is (u^2 - 2 rho u v + v^2) / (1 - rho^2) without the cancellation
+        square = u.square() + (v - self.rho * u).square() / rest
+        return -math.log(2 * math.pi) - self.log_sigma.sum(-1) - 0.5 * (rest.log() + square)
+
+    def biased(self, bias: float) -> PointDensity:
+        """Graves's bias: weights are sharpened and deviations shrunk; 0 changes nothing."""
+        return PointDensity(
+            (self.log_pi * (1 + bias)).log_softmax(-1), self.mu, self.log_sigma - bias, self.rho, self.pen
+        )
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """(..., 3): a point drawn at each step."""
+        flat = self.log_pi.exp().flatten(0, -2) if self.log_pi.dim() > 1 else self.log_pi.exp().unsqueeze(0)
+        k = torch.multinomial(flat, 1, generator=generator).view(*self.pen.shape, 1)
+        rho = self.rho.gather(-1, k)[..., 0]
+        pair = k.unsqueeze(-1).expand(*k.shape, 2)
+        mu, sigma = (values.gather(-2, pair)[..., 0, :] for values in (self.mu, self.log_sigma.exp()))
+        u, w = torch.randn(*self.pen.shape, 2, generator=generator, dtype=rho.dtype, device=rho.device).unbind(-1)
+        v = rho * u + ((1 - rho) * (1 + rho)).sqrt() * w
+        lifted = (
+            torch.rand(self.pen.shape, generator=generator, dtype=rho.dtype, device=rho.device) < self.pen.sigmoid()
+        )
+        return torch.cat([mu + sigma * torch.stack([u, v], -1), lifted.to(rho.dtype).unsqueeze(-1)], -1)
+
+
+class MixtureHead(nn.Linear):
+    """(..., output_size) -> the density of the next point."""
+
+    def __init__(self, output_size: int, components: int) -> None:
+        super().__init__(output_size, 6 * components + 1)
+        self.components = components
+
+    def density(self, h_e: Tensor) -> PointDensity:
+        return density_of(self(h_e), self.components)
+
+
+def density_of(raw: Tensor, components: int) -> PointDensity:
+    """(..., 6 K + 1) numbers of any size -> a density with bounded scales and correlations."""
+    raw = raw if raw.dtype == torch.float64 else raw.float()
+    log_pi, mu, log_sigma, rho, pen = raw.split([components, 2 * components, 2 * components, components, 1], -1)
+    pairs = (*raw.shape[:-1], components, 2)
+    return PointDensity(
+        log_pi.log_softmax(-1),
+        mu.view(pairs).clamp(-FAR, FAR),
+        LOG_SIGMA_BOUND * (log_sigma.view(pairs) / LOG_SIGMA_BOUND).tanh(),
+        RHO_BOUND * rho.tanh(),
+        pen[..., 0],
+    )

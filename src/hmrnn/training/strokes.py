@@ -1,0 +1,73 @@
+"""Next-point prediction as a task to train on: the loss of each window of some lines, and validation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from hmrnn.config import StrokeRunConfig
+from hmrnn.data.batches import NO_LINE, LineBatches, Window, cut
+from hmrnn.data.handwriting import StrokeData
+from hmrnn.evaluation import log_likelihoods
+from hmrnn.models import StrokeModel
+from hmrnn.sequence import HMLSTMState
+from hmrnn.training.distributed import Processes
+from hmrnn.training.task import Loss, Measure
+
+
+class Objective(nn.Module):
+    """The model and its loss in one module: distributed training hooks into its forward pass."""
+
+    def __init__(self, model: StrokeModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, window: Window, state: HMLSTMState | None, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, HMLSTMState]:
+        """The loss in nats, how often each detector fired (L-1,), both summed over the points; and the state after."""
+        out, state = self.model(window.points[:-1], state, window.lengths, generator=generator)
+        log_p = out.density.log_prob(self.model.embed(window.points[1:]))
+        return -log_p.where(window.counted, 0.0).sum(), out.rnn.z.detach().sum((0, 1)), state
+
+
+class StrokeTask:
+    """Lines of handwriting, some side by side, window by window, with the state carried along within a line."""
+
+    measure = Measure("nats", "nats a point", 1.0, "points")
+
+    def __init__(self, model: StrokeModel, data: StrokeData, run: StrokeRunConfig, processes: Processes) -> None:
+        self.model = model
+        self.train, self.valid = data.split("train"), data.split("valid")
+        self.told = data.told()
+        self.rows, self.processes = run.training.batch_size, processes
+        lengths = data.lines.lengths[data.numbers("train")]
+        self.batches = LineBatches(lengths, self.rows * processes.world, run.training.window, run.training.seed)
+        self.updates_per_epoch = self.batches.updates_per_epoch
+        self.points = int(lengths.sum())
+        self.objective = processes.wrap(Objective(model))
+        self.state: HMLSTMState | None = None
+
+    def loss(self, update: int, generator: torch.Generator) -> Loss:
+        rows, start, end = self.batches.at(update)
+        nothing = self.train[0][:0]
+        lines = [nothing if row == NO_LINE else self.train[row] for row in rows]
+        count = sum(min(max(0, len(line) - 1 - start), end - start) for line in lines)
+        own = lines[self.processes.rank * self.rows :][: self.rows]
+        state = None if start == 0 else self.state
+        nats, fired, state = self.objective(cut(own, start, end), state, generator)
+        self.state = state.detach()
+        # Gradients are averaged over the processes, which may have unequal numbers of points.
+        share = self.processes.world / count
+        return Loss(nats * share, fired * share, count)
+
+    def validate(self, show: bool) -> float:
+        points = sum(len(line) - 1 for line in self.valid)
+        return -float(log_likelihoods(self.model, self.valid, show=show).sum()) / points
+
+    def forget(self) -> None:
+        """Starts the lines' next window without a past."""
+        self.state = None
+
+    def description(self) -> str:
+        return f"{self.told}; {self.points:,} points to train on"

@@ -1,0 +1,60 @@
+"""What the training loop asks of a task, whatever is learnt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hmrnn.models import StrokeModel, TextModel
+from hmrnn.sequence import HMLSTMState
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a loss is told. Less is better."""
+
+    name: str  # in metrics.jsonl
+    text: str
+    nats: float  # in one of it
+    step: str  # what is read at each step: symbols or points
+
+    def of(self, nats: float) -> float:
+        return nats / self.nats
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What one update learns from."""
+
+    mean: Tensor  # of what all processes read, once it is averaged over them; in nats
+    rates: Tensor  # (L-1,): how often each detector fired
+    steps: int  # symbols or points that all processes read
+
+
+class Task(Protocol):
+    @property
+    def model(self) -> TextModel | StrokeModel: ...
+
+    @property
+    def measure(self) -> Measure: ...
+
+    @property
+    def updates_per_epoch(self) -> int: ...
+
+    state: HMLSTMState | None
+    """Carried from one window to the next."""
+
+    def loss(self, update: int, generator: torch.Generator) -> Loss:
+        """The loss of an update's window."""
+
+    def validate(self, show: bool) -> float:
+        """The loss of the validation part, in `measure`."""
+
+    def forget(self) -> None:
+        """Starts the next window without a past."""
+
+    def description(self) -> str:
+        """What there is to learn from, in a line."""
