@@ -52,9 +52,7 @@ def density_figure(points: Points, x: Floats, y: Floats, density: Floats, weight
     heights = [TITLE + drawn_height(box)] + ([] if weights is None else [TITLE + 1.4])
     figure = Figure(figsize=(TEXT_WIDTH, sum(heights)), layout="constrained")
     panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    lowest, highest = density_range(density)
-    norm = LogNorm(lowest, highest, clip=True)
-    heat = panels[0].imshow(density, extent=box, cmap=HEAT, norm=norm, gid="density")
+    heat = panels[0].imshow(density, extent=box, cmap=HEAT, norm=logarithmic(density), gid="density")
     finish(heat, panels[0], "density")
     strokes = to_strokes(points)
     draw(panels[0], strokes, ["black"] * len(strokes), width=0.6, gid="handwriting")
@@ -68,10 +66,10 @@ def density_figure(points: Points, x: Floats, y: Floats, density: Floats, weight
     return figure
 
 
-def density_range(density: Floats) -> tuple[float, float]:
-    """What is white and what has the strongest colour. Nothing but zeros is all white."""
+def logarithmic(density: Floats) -> LogNorm:
+    """From the highest density down to what is white, as are nothing but zeros."""
     highest = float(density.max()) or 1.0
-    return highest / 10**DECADES, highest
+    return LogNorm(highest / 10**DECADES, highest, clip=True)
 
 
 def finish(image: AxesImage, axes: Axes, label: str) -> None:
