@@ -180,7 +180,7 @@ def model_work(setting: Setting) -> dict[str, Work]:
     symbols = torch.randint(SYMBOLS, (setting.steps + 1, setting.batch), generator=torch.Generator().manual_seed(0))
     work: dict[str, Work] = {}
     size, sizes = setting.hidden, (setting.hidden,) * LAYERS
-    lstm = TextModelConfig("lstm", sizes, size, embedding_size=INPUT_SIZE)
+    lstm = TextModelConfig("lstm", INPUT_SIZE, sizes, size)
     for name, config in ((NORM_LSTM, lstm), ("native", replace(lstm, model="hm-lstm"))):
         model = TextModel(Symbols(tuple(map(chr, range(SYMBOLS)))), config, engine="native")
         if config.model == "hm-lstm":

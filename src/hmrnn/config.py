@@ -42,6 +42,8 @@ class ModelConfig:
 
     model: RecurrentKind = "hm-lstm"
     """The recurrent network: the HM-LSTM, or a baseline."""
+    embedding_size: int = 128
+    """Size of the input embedding."""
     hidden_sizes: tuple[int, ...] = (512, 512, 512)
     """Units of each layer, the lowest first."""
     output_size: int = 512
@@ -58,6 +60,7 @@ class ModelConfig:
     """Slope of the detectors."""
 
     def __post_init__(self) -> None:
+        check_size("embedding_size", self.embedding_size)
         check_size("output_size", self.output_size)
         for size in self.hidden_sizes:
             check_size("each of hidden_sizes", size)
@@ -72,13 +75,6 @@ class ModelConfig:
 @dataclass(frozen=True)
 class TextModelConfig(ModelConfig):
     """The shape of a text model."""
-
-    embedding_size: int = 128
-    """Size of the input embedding."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_size("embedding_size", self.embedding_size)
 
 
 @dataclass(frozen=True)

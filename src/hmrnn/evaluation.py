@@ -110,7 +110,7 @@ def log_likelihoods(model: StrokeModel, lines: Sequence[Points], show: bool = Fa
                 window = cut(batch, start, end)
                 points = window.points.to(model.mean.device)
                 out, state = model(points[:-1], state, window.lengths, generator=generator)
-                own = out.density.log_prob(model.embed(points[1:])).double().cpu()
+                own = out.density.log_prob(model.normalised(points[1:])).double().cpu()
                 nats[rows] += own.where(window.counted, 0.0).sum(0).numpy()
                 bar.update(window.count)
     return nats

@@ -29,9 +29,9 @@ from hmrnn.stroke_generation import generate_points
 from hmrnn.structure.segments import Segmentation, StrokeSegmentation, segment, segment_points
 
 
-def recurrent(size: int, config: ModelConfig, engine: str) -> Recurrent:
-    """Builds the recurrent network of a model whose inputs have this size."""
-    hidden = config.hidden_sizes
+def recurrent(config: ModelConfig, engine: str) -> Recurrent:
+    """Builds the recurrent network of a model."""
+    size, hidden = config.embedding_size, config.hidden_sizes
     if config.model == "lstm":
         return LSTM(size, hidden, layer_norm=config.layer_norm, engine=engine)
     if config.model == "clockwork":
@@ -69,7 +69,7 @@ class TextModel(Pretrained):
         self.symbols = symbols
         self.config = config or TextModelConfig()
         self.embedding = nn.Embedding(len(symbols), self.config.embedding_size)
-        self.rnn = recurrent(self.config.embedding_size, self.config, engine)
+        self.rnn = recurrent(self.config, engine)
         self.output = OutputEmbedding(self.config.hidden_sizes, self.config.output_size)
         self.head = SoftmaxHead(self.config.output_size, len(symbols))
 
@@ -146,6 +146,18 @@ def read_symbols(directory: Path) -> Symbols:
         raise ValueError(f"{path}: {error}") from None
 
 
+def point_embedding(size: int) -> nn.Linear:
+    """(..., 3) -> (..., size), with a start as that of a symbol's embedding.
+
+    Most points lie near the mean. Without a bias as large they would be almost nothing, and layer normalisation would
+    magnify it: gradients of 1e9 were measured.
+    """
+    embedding = nn.Linear(3, size)
+    nn.init.normal_(embedding.weight)
+    nn.init.normal_(embedding.bias)
+    return embedding
+
+
 @dataclass(frozen=True)
 class StrokeModelOutput:
     density: PointDensity  # (T, B): of the point after each step, in normalised coordinates
@@ -153,8 +165,8 @@ class StrokeModelOutput:
 
 
 class StrokeModel(Pretrained):
-    """Predicts the next point of a pen: a recurrent network on the normalised point, the gated output module, and a
-    mixture of Gaussians.
+    """Predicts the next point of a pen: an affine embedding of the normalised point, a recurrent network, the gated
+    output module, and a mixture of Gaussians.
 
     Takes and gives points in the data's own units: mean and deviation of the offsets it was trained on belong to it.
     """
@@ -167,7 +179,8 @@ class StrokeModel(Pretrained):
     def __init__(self, config: StrokeModelConfig | None = None, *, engine: str = "auto") -> None:
         super().__init__()
         self.config = config or StrokeModelConfig()
-        self.rnn = recurrent(3, self.config, engine)
+        self.embedding = point_embedding(self.config.embedding_size)
+        self.rnn = recurrent(self.config, engine)
         self.output = OutputEmbedding(self.config.hidden_sizes, self.config.output_size)
         self.head = MixtureHead(self.config.output_size, self.config.components)
         self.register_buffer("mean", torch.zeros(3))
@@ -185,7 +198,11 @@ class StrokeModel(Pretrained):
         self.deviation[:2] = torch.from_numpy(deviation)
 
     def embed(self, points: Tensor) -> Tensor:
-        """(..., 3): the normalised points, which the recurrent network gets, and in which densities are given."""
+        """(..., 3) -> (..., embedding_size): what the recurrent network gets."""
+        return cast(Tensor, self.embedding(self.normalised(points)))
+
+    def normalised(self, points: Tensor) -> Tensor:
+        """(..., 3) -> (..., 3): the coordinates in which densities are given."""
         return (points.to(self.mean.dtype) - self.mean) / self.deviation
 
     def in_units(self, normalised: Tensor) -> Tensor:

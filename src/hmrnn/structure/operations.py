@@ -96,7 +96,7 @@ def follow_points(model: StrokeModel, points: Points, hidden: bool = False) -> S
     device = model.mean.device
     x = read.unsqueeze(1).to(device)
     out, _ = model(x, generator=torch.Generator(device).manual_seed(0))
-    log_p = out.density[:-1].log_prob(model.embed(x[1:]))[:, 0].double().cpu()
+    log_p = out.density[:-1].log_prob(model.normalised(x[1:]))[:, 0].double().cpu()
     surprisal = torch.cat([torch.full((1,), math.nan, dtype=torch.float64), -log_p])
     return steps_of(model, 0, read, out.rnn, model.rnn.initial_state(1), surprisal, hidden)
 

@@ -27,7 +27,7 @@ class Objective(nn.Module):
     ) -> tuple[Tensor, Tensor, HMLSTMState]:
         """The loss in nats, how often each detector fired (L-1,), both summed over the points; and the state after."""
         out, state = self.model(window.points[:-1], state, window.lengths, generator=generator)
-        log_p = out.density.log_prob(self.model.embed(window.points[1:]))
+        log_p = out.density.log_prob(self.model.normalised(window.points[1:]))
         return -log_p.where(window.counted, 0.0).sum(), out.rnn.z.detach().sum((0, 1)), state
 
 
