@@ -221,6 +221,10 @@ class TrainingConfig:
     """Slope annealing: the slope is 1 + this for each epoch done,"""
     slope_limit: float = 5.0
     """but at most this."""
+    target_rate: float | None = None
+    """Steers detectors at first: that of layer l towards firing at this share of the steps to the power of l."""
+    steered_updates: int = 1000
+    """Updates in which detectors are steered, if there is a target rate: strongly at first, then less and less."""
     validate_every: float = 1.0
     """Epochs from one validation to the next."""
     epochs: float = 100.0
@@ -244,6 +248,10 @@ class TrainingConfig:
         for name in ("learning_rate_divisor", "slope_limit"):
             if not 1 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be at least 1, and finite; got {getattr(self, name)}")
+        if self.target_rate is not None and not 0 < self.target_rate < 1:
+            raise ValueError(f"target_rate is a share, between 0 and 1; got {self.target_rate}")
+        if self.steered_updates < 0:
+            raise ValueError(f"steered_updates must not be negative; got {self.steered_updates}")
         if not 0 <= self.slope_per_epoch < float("inf"):
             raise ValueError(f"slope_per_epoch must not be negative, and finite; got {self.slope_per_epoch}")
 

@@ -182,6 +182,13 @@ class HMLSTM(Recurrent):
                 for block in blocks:
                     block.mul_(shrink)
 
+    @torch.no_grad()
+    def shift_detectors(self, shifts: Sequence[float]) -> None:
+        """Adds to the bias of each detector."""
+        for layer, shift in zip(self.weights(), shifts, strict=False):
+            if layer.b_z is not None:
+                layer.b_z.add_(shift)
+
     def extra_repr(self) -> str:
         return (
             f"{self.input_size}, {list(self.hidden_sizes)}, layer_norm={self.layer_norm}, boundary={self.boundary!r}, "

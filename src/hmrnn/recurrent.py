@@ -79,6 +79,9 @@ class Recurrent(nn.Module, ABC):
     def constrain_detectors(self) -> None:
         """To be called after each optimiser step. Does nothing where there is no detector."""
 
+    def shift_detectors(self, shifts: Sequence[float]) -> None:
+        """Adds to the bias of each detector, one number for each. Does nothing where there is no detector."""
+
     def initial_state(self, batch_size: int) -> HMLSTMState:
         """h = c = 0, z = 0."""
         h_sizes, c_sizes, num_z = self.state_sizes

@@ -21,7 +21,7 @@ from hmrnn.sequence import HMLSTMState
 from hmrnn.training.checkpoint import SavedRun, save_model, save_run
 from hmrnn.training.distributed import Processes
 from hmrnn.training.metrics import CollapseWatch, Reporter
-from hmrnn.training.schedules import LearningRate
+from hmrnn.training.schedules import LearningRate, Steering
 from hmrnn.training.task import Task
 
 INTERRUPTED = "interrupted"
@@ -55,6 +55,7 @@ class Training:
         self.parameters = [p for p in task.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.learning_rate, fused=True)
         self.rate = LearningRate(self.config)
+        self.steering = Steering(self.config)
         self.slope = SlopeSchedule(self.config.slope_per_epoch, self.config.slope_limit)
         self.watch = CollapseWatch(task.model.rnn.num_layers - 1 if task.model.config.model == "hm-lstm" else 0)
         self.generator = torch.Generator().manual_seed(self.config.seed + processes.rank)
@@ -104,6 +105,7 @@ class Training:
         if applied:
             self.optimizer.step()
             model.rnn.constrain_detectors()
+            model.rnn.shift_detectors(self.steering.shifts(mean_rates, self.update))
         else:
             self.task.forget()
         self.skipped += not applied

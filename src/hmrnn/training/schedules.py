@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,3 +39,23 @@ class LearningRate:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.stale = state["best"], state["stale"]
         self.divided, self.finished = state["divided"], state["finished"]
+
+
+STEERING = 0.3  # of a bias, for each update in which a detector fires at every step though it never should
+
+
+@dataclass(frozen=True)
+class Steering:
+    """Keeps detectors from firing always or never while the layers above them know nothing yet.
+
+    A detector's bias is shifted in proportion to how far it is from its target rate. The force fades, and ends.
+    """
+
+    config: TrainingConfig
+
+    def shifts(self, rates: Sequence[float], update: int) -> list[float]:
+        """What to add to the bias of each detector after an update in which they fired this often."""
+        target, fading = self.config.target_rate, 1 - update / max(1, self.config.steered_updates)
+        if target is None or fading <= 0:
+            return [0.0] * len(rates)
+        return [STEERING * fading * (target ** (l + 1) - rate) for l, rate in enumerate(rates)]
