@@ -313,7 +313,7 @@ TEXT_PRESETS: Mapping[str, TextRunConfig] = {
 STROKE_PRESETS: Mapping[str, StrokeRunConfig] = {
     "small": StrokeRunConfig(
         model=StrokeModelConfig(hidden_sizes=(128, 128, 128), output_size=128),
-        training=TrainingConfig(batch_size=32, learning_rate=0.004, epochs=20, patience=2),
+        training=TrainingConfig(batch_size=32, learning_rate=0.004, epochs=20, patience=2, target_rate=0.25),
     ),
     "iam-ondb": StrokeRunConfig(
         training=TrainingConfig(
@@ -321,6 +321,8 @@ STROKE_PRESETS: Mapping[str, StrokeRunConfig] = {
             learning_rate=0.0003,
             slope_per_epoch=0.004,
             slope_limit=3.0,
+            target_rate=0.25,
+            steered_updates=3000,
             validate_every=0.5,
             patience=3,
         ),
