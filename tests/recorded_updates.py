@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from hmrnn.config import TextDataConfig, TextModelConfig, TextRunConfig, TrainingConfig
-from hmrnn.data.corpora import load_text
+from hmrnn.config import (
+    StrokeDataConfig,
+    StrokeModelConfig,
+    StrokeRunConfig,
+    TextDataConfig,
+    TextModelConfig,
+    TextRunConfig,
+    TrainingConfig,
+    WritingConfig,
+)
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import joined
-from hmrnn.training.run import prepare
+from hmrnn.training.run import load, prepare
 
 UPDATES = 8
 
 
 def main(text: str, out: str, batch_size: int, boundary_bias: float) -> None:
-    model = TextModelConfig(embedding_size=5, hidden_sizes=(8, 7, 6), output_size=9, boundary_bias=boundary_bias)
-    run = TextRunConfig(TextDataConfig(text), model, TrainingConfig(batch_size=batch_size, window=10))
+    sizes = {"embedding_size": 5, "hidden_sizes": (8, 7, 6), "output_size": 9, "boundary_bias": boundary_bias}
+    training = TrainingConfig(batch_size=batch_size, window=10, target_rate=0.3)
+    run = TextRunConfig(TextDataConfig(text), TextModelConfig(**sizes), replace(training, target_rate=None))
+    if text == "strokes":
+        writing = StrokeDataConfig(writing=WritingConfig(lines=30, words=(1, 2), spacing=6.0))
+        run = StrokeRunConfig(writing, StrokeModelConfig(**sizes, components=3), training)
     recorded = {}
     with joined() as processes:
-        data = load_text(run.data)
+        data = load(run, None)
         training = prepare(SavedRun(run, data.fingerprint, None), data, "auto", processes)
         for update in range(UPDATES):
             made = training.make_update(stop=False, checkpoint=False)
-            recorded[f"bits {update}"] = torch.tensor(made.bits)
+            recorded[f"loss {update}"] = torch.tensor(made.loss)
             recorded[f"rates {update}"] = torch.tensor(made.rates)
             for name, parameter in training.task.model.named_parameters():
                 recorded[f"gradient {update} {name}"] = parameter.grad.clone()

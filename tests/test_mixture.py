@@ -162,7 +162,9 @@ def test_bias_sharpens_the_weights_and_shrinks_the_deviations() -> None:
     same, neat = density.biased(0.0), density.biased(2.0)
     torch.testing.assert_close(same.log_pi, density.log_pi)
     assert torch.equal(same.log_sigma, density.log_sigma)
-    torch.testing.assert_close(neat.log_pi.exp(), density.log_pi.exp().pow(3) / density.log_pi.exp().pow(3).sum(-1, True))
+    torch.testing.assert_close(
+        neat.log_pi.exp(), density.log_pi.exp().pow(3) / density.log_pi.exp().pow(3).sum(-1, True)
+    )
     torch.testing.assert_close(neat.log_sigma.exp(), density.log_sigma.exp() / math.exp(2))
     assert torch.equal(neat.mu, density.mu)
     assert torch.equal(neat.rho, density.rho)

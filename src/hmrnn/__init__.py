@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hmrnn.baselines import HRNN, LSTM, ClockworkRNN, text_boundaries
     from hmrnn.boundary import HANDWRITING_SLOPE, PTB_SLOPE, SlopeSchedule
-    from hmrnn.config import TextModelConfig
+    from hmrnn.config import StrokeModelConfig, TextModelConfig
     from hmrnn.data.text import Symbols
     from hmrnn.hmlstm import HMLSTM
-    from hmrnn.models import TextModel, TextModelOutput
+    from hmrnn.mixture import MixtureHead, PointDensity
+    from hmrnn.models import StrokeModel, StrokeModelOutput, TextModel, TextModelOutput
     from hmrnn.output import OutputEmbedding, SoftmaxHead
     from hmrnn.sequence import COPY, FLUSH, UPDATE, HMLSTMOutput, HMLSTMState, Operation, Piecewise
     from hmrnn.training.run import train_run
@@ -28,11 +29,16 @@ __all__ = [
     "ClockworkRNN",
     "HMLSTMOutput",
     "HMLSTMState",
+    "MixtureHead",
     "Operation",
     "OutputEmbedding",
     "Piecewise",
+    "PointDensity",
     "SlopeSchedule",
     "SoftmaxHead",
+    "StrokeModel",
+    "StrokeModelConfig",
+    "StrokeModelOutput",
     "Symbols",
     "TextModel",
     "TextModelConfig",
@@ -46,8 +52,9 @@ _HOMES = {
     "hmrnn.boundary": ("HANDWRITING_SLOPE", "PTB_SLOPE", "SlopeSchedule"),
     "hmrnn.data.text": ("Symbols",),
     "hmrnn.hmlstm": ("HMLSTM",),
-    "hmrnn.config": ("TextModelConfig",),
-    "hmrnn.models": ("TextModel", "TextModelOutput"),
+    "hmrnn.config": ("StrokeModelConfig", "TextModelConfig"),
+    "hmrnn.mixture": ("MixtureHead", "PointDensity"),
+    "hmrnn.models": ("StrokeModel", "StrokeModelOutput", "TextModel", "TextModelOutput"),
     "hmrnn.output": ("OutputEmbedding", "SoftmaxHead"),
     "hmrnn.sequence": ("COPY", "FLUSH", "UPDATE", "HMLSTMOutput", "HMLSTMState", "Operation", "Piecewise"),
     "hmrnn.training.run": ("train_run",),

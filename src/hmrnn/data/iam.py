@@ -46,7 +46,7 @@ def read(path: Path) -> Iterator[tuple[str, Points | str]]:
         name = Path(file).stem
         try:
             yield name, points_of(content)
-        except (ElementTree.ParseError, ValueError, TypeError) as error:
+        except (ElementTree.ParseError, ValueError) as error:
             yield name, f"{file}: {error}"
 
 
@@ -56,8 +56,16 @@ def points_of(content: bytes) -> Points:
         raise ValueError(f"it has {len(content):,} bytes, more than a line of handwriting can have")
     root = ElementTree.fromstring(content)
     return from_strokes(
-        [[float(p.attrib["x"]), float(p.attrib["y"])] for p in stroke.iter("Point")] for stroke in root.iter("Stroke")
+        [[coordinate(point, "x"), coordinate(point, "y")] for point in stroke.iter("Point")]
+        for stroke in root.iter("Stroke")
     )
+
+
+def coordinate(point: ElementTree.Element, name: str) -> float:
+    value = point.get(name)
+    if value is None:
+        raise ValueError(f"a point has no {name}")
+    return float(value)
 
 
 def _in_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
