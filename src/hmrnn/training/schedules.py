@@ -48,14 +48,14 @@ STEERING = 0.3  # of a bias, for each update in which a detector fires at every 
 class Steering:
     """Keeps detectors from firing always or never while the layers above them know nothing yet.
 
-    A detector's bias is shifted in proportion to how far it is from its target rate. The force fades, and ends.
+    A detector's bias is shifted in proportion to how far it is from its target rate, as long as detectors are steered.
     """
 
     config: TrainingConfig
 
     def shifts(self, rates: Sequence[float], update: int) -> list[float]:
         """What to add to the bias of each detector after an update in which they fired this often."""
-        target, fading = self.config.target_rate, 1 - update / max(1, self.config.steered_updates)
-        if target is None or fading <= 0:
+        target = self.config.target_rate
+        if target is None or update >= self.config.steered_updates:
             return [0.0] * len(rates)
-        return [STEERING * fading * (target ** (l + 1) - rate) for l, rate in enumerate(rates)]
+        return [STEERING * (target ** (l + 1) - rate) for l, rate in enumerate(rates)]
