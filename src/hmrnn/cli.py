@@ -241,7 +241,8 @@ def score(
     """Score the boundaries of each layer against known ones, beside what chance alone would reach.
 
     Known are the words of the text, between white space and punctuation: a boundary may be meant to fall before, on or
-    after what separates them, and each is scored. Of the planted hierarchy, its words and phrases are known.
+    after what separates them, and each is scored. Of the planted hierarchy, its words and phrases are known. Of
+    handwriting, the strokes of the pen are known, and letters and words of the built-in lines.
 
     Args:
         run: Directory of the run.
@@ -257,7 +258,12 @@ def score(
             check_size("--first", first)
         if gold is not None and (data is not None or split is not None or first is not None):
             raise UsageError("--gold is a text of its own: it can't be combined with --data, --split or --first")
+    if kind_of_run(run) == "strokes":
+        only_for("text", gold=gold is not None, first=first is not None, **reads_text(reading))
+        from hmrnn.commands import strokes
 
+        strokes.score_run(run, data, split=split, data_dir=data_dir, reading=reading, as_json=json)
+        return
     from hmrnn.commands import text
 
     text.score_run(

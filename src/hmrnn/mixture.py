@@ -22,6 +22,15 @@ RHO_BOUND = 0.999
 FAR = 1e12  # where means and points are cut off: the square of what lies there is still a number in float32
 
 
+def gaussian_log_prob(x: Tensor, mu: Tensor, log_sigma: Tensor, rho: Tensor) -> Tensor:
+    """(..., 2), and (...) for rho -> (...,): of bivariate Gaussians."""
+    u, v = ((x - mu) * (-log_sigma).exp()).unbind(-1)
+    rest = (1 - rho) * (1 + rho)
+    # u^2 + (v - rho u)^2 / (1 - rho^2) is (u^2 - 2 rho u v + v^2) / (1 - rho^2) without the cancellation
+    square = u.square() + (v - rho * u).square() / rest
+    return -math.log(2 * math.pi) - log_sigma.sum(-1) - 0.5 * (rest.log() + square)
+
+
 @dataclass(frozen=True)
 class PointDensity:
     """The density at each of (...) steps, K components."""
@@ -46,17 +55,9 @@ class PointDensity:
     def log_prob(self, points: Tensor) -> Tensor:
         """(..., 3): x, y, pen -> (...,), in nats."""
         x, pen = points[..., :2].clamp(-FAR, FAR), points[..., 2]
-        return torch.logsumexp(self.log_pi + self.component_log_prob(x), -1) - F.binary_cross_entropy_with_logits(
-            self.pen, pen, reduction="none"
-        )
-
-    def component_log_prob(self, x: Tensor) -> Tensor:
-        """(..., 2) -> (..., K): of each Gaussian."""
-        u, v = ((x.unsqueeze(-2) - self.mu) * (-self.log_sigma).exp()).unbind(-1)
-        rest = (1 - self.rho) * (1 + self.rho)
-        # u^2 + (v - rho u)^2 / (1 - rho^2) is (u^2 - 2 rho u v + v^2) / (1 - rho^2) without the cancellation
-        square = u.square() + (v - self.rho * u).square() / rest
-        return -math.log(2 * math.pi) - self.log_sigma.sum(-1) - 0.5 * (rest.log() + square)
+        of_components = gaussian_log_prob(x.unsqueeze(-2), self.mu, self.log_sigma, self.rho)
+        off_paper = F.binary_cross_entropy_with_logits(self.pen, pen, reduction="none")
+        return torch.logsumexp(self.log_pi + of_components, -1) - off_paper
 
     def biased(self, bias: float) -> PointDensity:
         """Graves's bias: weights are sharpened and deviations shrunk; 0 changes nothing."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hmrnn.config import ReadingConfig, StrokeDataConfig, TextDataConfig, UsageError
 from hmrnn.data.corpora import PUBLISHED
 from hmrnn.files import finite
+from hmrnn.structure.scores import score_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,6 +61,25 @@ def save_figures(figures: Mapping[str, Figure], out: Path, as_file: bool) -> Non
         for path in [out] if as_file else [out / f"{name}{ending}" for ending in FIGURE_ENDINGS]:
             drawn.savefig(path, dpi=200)
             print(path)
+
+
+def tell_scores(
+    directory: Path,
+    what: str,
+    count: int,
+    unit: str,
+    scores: Scores,
+    as_json: bool,
+) -> None:
+    """Of `count` symbols or points."""
+    if not as_json:
+        print(f"{what}: {count:,} {unit}\n{score_table(scores)}")
+        return
+    plain = {
+        layer: {name: {how: asdict(one) for how, one in rows.items()} for name, rows in conventions.items()}
+        for layer, conventions in scores.items()
+    }
+    print_json({"run": str(directory), "text": what, unit: count, "scores": plain})
 
 
 def print_json(answer: dict[str, Any]) -> None:

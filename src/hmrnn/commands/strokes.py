@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,10 +24,12 @@ from hmrnn.commands.common import (
     one_file,
     print_json,
     save_figures,
+    tell_scores,
 )
 from hmrnn.config import ReadingConfig, StrokeDataConfig, StrokeRunConfig, UsageError
 from hmrnn.data.handwriting import StrokeData, lines_of_file, load_strokes
 from hmrnn.data.strokes import Points, read_json_lines, to_json, to_strokes
+from hmrnn.data.writing import write as write_lines
 from hmrnn.evaluation import log_likelihoods, show_bar
 from hmrnn.files import finite, write_atomically
 from hmrnn.models import StrokeModel
@@ -35,6 +37,7 @@ from hmrnn.pretrained import read_config
 from hmrnn.show.density import predicted_density
 from hmrnn.show.drawing import animated_svg, coloured_svg, strokes_page, svg
 from hmrnn.stroke_generation import generate_points
+from hmrnn.structure.scores import from_lines, scores_of
 from hmrnn.structure.segments import StrokeSegmentation
 from hmrnn.structure.written import as_json as segment_as_json
 from hmrnn.training.checkpoint import load_run
@@ -48,10 +51,18 @@ def load_model(directory: Path, reading: ReadingConfig) -> StrokeModel:
     return StrokeModel.from_pretrained(best_or_last(directory, reading), engine=reading.engine)
 
 
-def lines_to_evaluate(
-    directory: Path, data: str | None, split: Split | None, data_dir: Path | None
-) -> tuple[str, Split, list[Points]]:
-    """The name of the set, the part of it, and its lines: those that `data` names, or else the run's own."""
+@dataclass(frozen=True)
+class Chosen:
+    """Lines to read."""
+
+    config: StrokeDataConfig  # the set
+    split: Split  # the part of it
+    numbers: npt.NDArray[np.int64]  # of the lines, in the set
+    lines: Sequence[Points]
+
+
+def lines_to_evaluate(directory: Path, data: str | None, split: Split | None, data_dir: Path | None) -> Chosen:
+    """The lines that `data` names, or else the run's own."""
     if data is not None and not read_config(directory)[1]:  # a model that is no run
         config, loaded = StrokeDataConfig(data), None
     else:
@@ -64,15 +75,16 @@ def lines_to_evaluate(
     config = at_home(config)
     own = loaded is not None and config == loaded.config.data
     if not own and not known_by_name(config):  # a file that the run was not trained on: all of it
-        lines = lines_of_file(Path(config.data))
+        own_lines = lines_of_file(Path(config.data))
         if split not in (None, "all"):
             raise UsageError(f"{data} is not divided: --split {split} is for the sets that runs are trained on")
-        return config.data, "all", [lines.line(i) for i in range(len(lines.names))]
+        every = range(len(own_lines.names))
+        return Chosen(config, "all", np.array(every), [own_lines.line(number) for number in every])
     strokes: StrokeData = load_strokes(config, data_dir)
     if own and loaded is not None and strokes.fingerprint != loaded.fingerprint:
         raise ValueError(f"{config.data} has changed since {directory} was trained on it, and so have its parts")
     part = split or "test"
-    return config.data, part, strokes.split(part)
+    return Chosen(config, part, strokes.numbers(part), strokes.split(part))
 
 
 def evaluate(
@@ -86,7 +98,8 @@ def evaluate(
 ) -> None:
     """Tells the average log-likelihood of a line, as the paper does, and of a point."""
     model = load_model(directory, reading)
-    name, split, lines = lines_to_evaluate(directory, data, split, data_dir)
+    read = lines_to_evaluate(directory, data, split, data_dir)
+    name, split, lines = read.config.data, read.split, read.lines
     start = time.perf_counter()
     nats = log_likelihoods(model, lines, show=True)
     seconds = time.perf_counter() - start
@@ -251,6 +264,32 @@ def pieces(line: StrokeSegmentation) -> list[tuple[str, npt.NDArray[np.bool_]]]:
     return [("pen strokes", line.points[:, 2] > 0.5), *layers[::-1]]
 
 
+def score_run(
+    directory: Path,
+    data: str | None,
+    *,
+    split: Split | None,
+    data_dir: Path | None,
+    reading: ReadingConfig,
+    as_json: bool,
+) -> None:
+    """Tells how well the boundaries of each layer fit the strokes of the pen and, where they are known, letters and
+    words."""
+    model = load_model(directory, reading)
+    read = lines_to_evaluate(directory, data, split, data_dir)
+    known = [{"stroke": line[:, 2] > 0.5} for line in read.lines]
+    if read.config.data == "builtin":
+        written = write_lines(read.config.writing)
+        for own, number in zip(known, read.numbers, strict=True):
+            own.update(letter=written[number].letters, word=written[number].words)
+    lines = tqdm(read.lines, leave=False, unit="line", disable=not show_bar(True))
+    z = np.concatenate([model.segment(line).steps.z.numpy() for line in lines])
+    if z.shape[1] == 0:
+        raise ValueError(f"{directory}: a {model.config.model} has no boundaries")
+    what = f"{read.config.data}, {read.split}"
+    tell_scores(directory, what, len(z), "points", scores_of(z, from_lines(known)), as_json)
+
+
 def figure(
     directories: Sequence[Path],
     out: Path,
@@ -271,9 +310,9 @@ def figure(
         made["training"] = figures.training_figure({str(d): figures.read_metrics(d) for d in directories})
     if "segments" in kinds or "density" in kinds:
         model = load_model(directories[0], reading)
-        name, _, lines = lines_to_evaluate(directories[0], None, "valid", data_dir)
+        lines = lines_to_evaluate(directories[0], None, "valid", data_dir).lines
         if not 1 <= line <= len(lines):
-            raise UsageError(f"--line must lie between 1 and {len(lines)}, the lines of the validation part of {name}")
+            raise UsageError(f"--line must lie between 1 and {len(lines)}, the number of lines to validate")
         points = lines[line - 1]
         if "segments" in kinds:
             made["segments"] = drawing.segments_figure(pieces(model.segment(points)), points)

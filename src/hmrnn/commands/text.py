@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from io import BufferedReader, TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -25,6 +25,7 @@ from hmrnn.commands.common import (
     one_file,
     print_json,
     save_figures,
+    tell_scores,
 )
 from hmrnn.config import OnUnknown, ReadingConfig, TextDataConfig, TextRunConfig, UsageError
 from hmrnn.data.corpora import load_text
@@ -39,7 +40,7 @@ from hmrnn.reading import AT_ONCE
 from hmrnn.show.page import MOST, page
 from hmrnn.structure.marks import mark
 from hmrnn.structure.operations import follow
-from hmrnn.structure.scores import at_separators, baselines, from_planted, from_words, score, score_table
+from hmrnn.structure.scores import at_separators, from_planted, from_words, scores_of
 from hmrnn.structure.segments import segment_numbers
 from hmrnn.structure.written import Counted, write_json, write_marked
 from hmrnn.training.checkpoint import load_run
@@ -219,20 +220,7 @@ def score_run(
     z = torch.cat([part.z for part in follow(model, pieces)]).numpy()
     if z.shape[1] == 0:
         raise ValueError(f"{directory}: a {model.config.model} has no boundaries")
-    scores = {
-        f"layer {l + 1}": {
-            name: {"found": score(z[:, l], own), **baselines(z[:, l], own)} for name, own in known.items()
-        }
-        for l in range(z.shape[1])
-    }
-    if not as_json:
-        print(f"{what}: {len(numbers):,} symbols\n{score_table(scores)}")
-        return
-    plain = {
-        layer: {name: {how: asdict(one) for how, one in rows.items()} for name, rows in conventions.items()}
-        for layer, conventions in scores.items()
-    }
-    print_json({"run": str(directory), "text": what, "symbols": len(numbers), "scores": plain})
+    tell_scores(directory, what, len(numbers), "symbols", scores_of(z, known), as_json)
 
 
 def figure(

@@ -7,10 +7,12 @@ import numpy.typing as npt
 import torch
 
 from hmrnn.data.strokes import Points
+from hmrnn.mixture import gaussian_log_prob
 from hmrnn.models import StrokeModel
 
 COLUMNS, MOST_ROWS = 700, 400  # of the grid
-AT_ONCE = 20_000_000  # numbers
+REACH = 4.0  # deviations around a mean: farther away there is next to nothing
+NEGLIGIBLE = 1e-4  # weight of a component
 Floats = npt.NDArray[np.float64]
 
 
@@ -24,18 +26,20 @@ def predicted_density(model: StrokeModel, points: Points) -> tuple[Floats, Float
     mean, deviation = (values[:2].double().cpu() for values in (model.mean, model.deviation))
     places = torch.from_numpy(np.cumsum(points[:, :2], axis=0, dtype=np.float64))
     x, y = grid(places.numpy())
-    plane = torch.stack(
-        torch.meshgrid(torch.from_numpy(x), torch.from_numpy(y), indexing="xy"), -1
-    )  # (rows, columns, 2)
-    total = torch.zeros(plane.shape[:2], dtype=torch.float64)
-    step = max(1, AT_ONCE // (total.numel() * model.config.components))
-    for start in range(0, len(points), step):
-        own = density[start : start + step]
-        offsets = (plane - places[start : start + step, None, None] - mean) / deviation
-        wide = own[:, None, None]
-        log_p = torch.logsumexp(wide.log_pi + wide.component_log_prob(offsets), -1)
-        total += log_p.exp().sum(0)
-    return x, y, (total / deviation.prod()).numpy(), density.log_pi.exp().numpy()
+    total = torch.zeros(len(y), len(x), dtype=torch.float64)
+    sigma, weights = density.log_sigma.exp(), density.log_pi.exp()
+    for t, k in (weights > NEGLIGIBLE).nonzero().tolist():
+        # A component covers little of a long line: it is computed only there.
+        centre, radius = places[t] + mean + density.mu[t, k] * deviation, REACH * sigma[t, k] * deviation
+        columns, rows = (
+            slice(*np.searchsorted(axis, [float(c - r), float(c + r)]))
+            for axis, c, r in zip((x, y), centre, radius, strict=True)
+        )
+        plane = torch.stack(torch.meshgrid(torch.from_numpy(x[columns]), torch.from_numpy(y[rows]), indexing="xy"), -1)
+        offsets = (plane - places[t] - mean) / deviation
+        own = gaussian_log_prob(offsets, density.mu[t, k], density.log_sigma[t, k], density.rho[t, k]).exp()
+        total[rows, columns] += weights[t, k] * own
+    return x, y, (total / deviation.prod()).numpy(), weights.numpy()
 
 
 def grid(places: Floats) -> tuple[Floats, Floats]:

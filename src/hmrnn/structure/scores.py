@@ -34,6 +34,10 @@ class Score:
     rate: float  # boundaries found a symbol
 
 
+Scores: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Score]]]
+"""By layer, by kind of known boundaries, and of what was found or of a baseline."""
+
+
 @dataclass(frozen=True)
 class Gold:
     """Boundaries that are known."""
@@ -136,7 +140,7 @@ def _gold(places: Sequence[int], length: int) -> Gold:
     return Gold(_at(places, length), end, end)
 
 
-def _at(places: Sequence[int], length: int) -> Ends:
+def _at(places: Sequence[int] | npt.NDArray[np.int64], length: int) -> Ends:
     ends = np.zeros(length, dtype=bool)
     ends[list(places)] = True
     return ends
@@ -182,7 +186,33 @@ def from_planted(planted: Planted, start: int, end: int) -> dict[str, Gold]:
     return known
 
 
-def score_table(scores: Mapping[str, Mapping[str, Mapping[str, Score]]]) -> str:
+def from_lines(lines: Sequence[Mapping[str, Ends]]) -> dict[str, Gold]:
+    """Lines of handwriting, for each where its strokes, letters, … end. Where a line ends, or begins, is given."""
+    known = {}
+    for name in lines[0]:
+        parts = [line[name] for line in lines]
+        finals = np.cumsum([len(part) for part in parts]) - 1
+        starts = np.concatenate([[0], finals[:-1] + 1])
+        length = int(finals[-1]) + 1
+        last = np.setdiff1d(np.flatnonzero(np.concatenate(parts)), finals)
+        known[f"last of a {name}"] = Gold(_at(last, length), _at(finals, length), _at(finals, length))
+        known[f"first of the next {name}"] = Gold(
+            _at(last + 1, length), _at([*starts, finals[-1]], length), _at([*starts[1:], finals[-1]], length)
+        )
+    return known
+
+
+def scores_of(z: Ends, known: Mapping[str, Gold]) -> Scores:
+    """(T, layers) -> for each layer and each kind of known boundaries, the scores of what was found and of chance."""
+    return {
+        f"layer {l + 1}": {
+            name: {"found": score(z[:, l], own), **baselines(z[:, l], own)} for name, own in known.items()
+        }
+        for l in range(z.shape[1])
+    }
+
+
+def score_table(scores: Scores) -> str:
     """Layers, then conventions, then what was found and the baselines, as text."""
     columns = [f.name.replace("_", " ") for f in fields(Score)]
     lines = []
