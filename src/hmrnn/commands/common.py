@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from hmrnn.config import ReadingConfig, StrokeDataConfig, TextDataConfig, UsageError
 from hmrnn.data.corpora import PUBLISHED
 from hmrnn.files import finite
-from hmrnn.structure.scores import score_table
+from hmrnn.structure.scores import Scores, score_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
