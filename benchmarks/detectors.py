@@ -1,0 +1,389 @@
+"""The study behind docs/recipe.md: which settings make detectors that live, and find structure, whatever the seed.
+
+    python benchmarks/detectors.py --out runs/detectors      # everything: hours; it goes on where it stopped
+    python benchmarks/detectors.py --out runs/detectors --variants plain steered --corpora planted --seeds 0 1
+
+Small models, one for each variant, corpus and seed, as many at a time as there are cores. Writes table.md and
+figure.svg into --out, from all results that are there. A detector is alive if it fires on 2 to 90 % of the symbols; a
+model, if all its detectors do, and each fires less often than the one below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+ALIVE = (0.02, 0.90)
+SCORED = 50_000  # symbols of the test part
+CORPORA = ("planted", "ptb", "builtin")
+SYMBOLS = 3_000_000  # read in training
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is other than in the plain setting."""
+
+    model: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    start: Callable[[Any], None] | None = None  # changes a model before its first update
+    every_update: Callable[[Any, int], None] | None = None  # before an update: the training, and its number
+    loss: Callable[..., Any] | None = None  # in place of the task's: the task, its own loss, the update, the generator
+
+
+# What the library has no setting for
+
+
+def forget_bias(training: Any) -> None:
+    """The biases of the gates lie one after the other: forget first."""
+    for layer, size in zip(training.task.model.rnn.layers, training.task.model.rnn.hidden_sizes, strict=True):
+        layer.b.data[:size] = 1.0
+
+
+def orthogonal(training: Any) -> None:
+    import torch
+
+    for layer in training.task.model.rnn.layers:
+        for block in layer.U.data.chunk(4, dim=0 if layer.U.shape[0] > layer.U.shape[1] else 1):
+            block.copy_(torch.nn.init.orthogonal_(torch.empty_like(block)))
+
+
+def ball(radius: float, bias: bool = False) -> Callable[[Any], None]:
+    """Another norm ball; `bias`: with the detector's bias in it."""
+
+    def start(training: Any) -> None:
+        import torch
+
+        rnn = training.task.model.rnn
+
+        @torch.no_grad()
+        def constrain() -> None:
+            for layer in rnn.weights():
+                if layer.W_z is not None:
+                    blocks = [layer.W_z, layer.U_z, layer.V_z, *([layer.b_z.view(1)] if bias else [])]
+                    norm = torch.cat(blocks).norm()
+                    for block in blocks:
+                        block.mul_((radius / norm.clamp_min(1e-12)).clamp_max(1.0))
+
+        rnn.constrain_detectors = constrain
+
+    return start
+
+
+def sampled_until(update_limit: int) -> Callable[[Any, int], None]:
+    def every_update(training: Any, update: int) -> None:
+        training.task.model.rnn.boundary = "sample" if update < update_limit else "step"
+
+    return every_update
+
+
+def slope(value: float) -> Callable[[Any, int], None]:
+    """A constant slope: below 1 the window of the straight-through gradient is wider."""
+
+    def every_update(training: Any, update: int) -> None:
+        training.set_slope = lambda update: setattr(training.task.model.rnn, "slope", value)
+
+    return every_update
+
+
+def rate_prior(weight: float, until: int, target: float = 0.2) -> Callable[..., Any]:
+    """A loss on the firing rates, which fades."""
+
+    def loss(task: Any, own: Callable[..., Any], update: int, generator: Any) -> Any:
+        import torch
+
+        fading = max(0.0, 1 - update / until)
+        if fading == 0:
+            return own(update, generator)
+        symbols, state, given = window_of(task, update)
+        out, state = task.model(symbols[:-1], state, boundaries=given, generator=generator)
+        task.state = state.detach()
+        nats = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), symbols[1:].flatten())
+        rates = out.rnn.z.mean((0, 1))
+        targets = torch.tensor([target ** (l + 1) for l in range(len(rates))])
+        return loss_of(task, nats + weight * fading * (rates - targets).square().sum(), rates)
+
+    return loss
+
+
+def scaffold(until: int, target: float = 0.2, weight: float = 1.0) -> Callable[..., Any]:
+    """Segments end where the model itself is least certain of what comes next, and detectors learn to say so."""
+
+    def loss(task: Any, own: Callable[..., Any], update: int, generator: Any) -> Any:
+        import torch
+
+        if update >= until:
+            return own(update, generator)
+        symbols, state, _ = window_of(task, update)
+        with torch.no_grad():
+            log_p = task.model(symbols[:-1], state)[0].logits.log_softmax(-1)
+            entropy = -(log_p.exp() * log_p).sum(-1)
+            detectors = task.model.rnn.num_layers - 1
+            levels = torch.tensor([1 - target ** (l + 1) for l in range(detectors)])
+            given = (entropy.unsqueeze(-1) > entropy.flatten().quantile(levels)).float()
+        before = state or task.model.rnn.initial_state(symbols.shape[1])
+        out, state = task.model(symbols[:-1], state, boundaries=given)
+        task.state = state.detach()
+        nats = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), symbols[1:].flatten())
+        imitation = imitation_loss(task.model, symbols[:-1], out.rnn, before, given)
+        return loss_of(task, nats + weight * imitation, given.mean((0, 1)))
+
+    return loss
+
+
+def imitation_loss(model: Any, symbols: Any, out: Any, before: Any, given: Any) -> Any:
+    """How far the detectors are from saying what was given, at each step at which they have a say."""
+    import torch
+
+    total = torch.zeros(())
+    below, fed = model.embed(symbols).detach(), torch.ones_like(given[..., 0])
+    for l, w in enumerate(model.rnn.weights()[:-1]):
+        own, above = (torch.cat([before.h[k].unsqueeze(0), out.h[k][:-1]]).detach() for k in (l, l + 1))
+        flush = torch.cat([before.z[:, l].unsqueeze(0), given[:-1, :, l]])
+        s_z = own @ w.U_z + flush * (above @ w.V_z) + fed * (below @ w.W_z) + w.b_z
+        active = (fed + flush) > 0
+        target = given[..., l]
+        total = total + torch.nn.functional.binary_cross_entropy_with_logits(4 * s_z[active], target[active])
+        below, fed = out.h[l].detach(), given[..., l]
+    return total
+
+
+def window_of(task: Any, update: int) -> tuple[Any, Any, Any]:
+    start = update % task.updates_per_epoch * task.window
+    end = start + task.window
+    return task.streams.read(start, end + 1), None if start == 0 else task.state, None
+
+
+def loss_of(task: Any, nats: Any, rates: Any) -> Any:
+    from hmrnn.training.task import Loss
+
+    return Loss(nats, rates.detach(), task.symbols_per_update)
+
+
+STEERED = {"target_rate": 0.2, "steered_updates": 300}
+VARIANTS: Mapping[str, Variant] = {
+    "lstm": Variant({"model": "lstm"}),
+    "plain": Variant(),
+    "recompute": Variant({"copy_boundary": "recompute"}),
+    "no ball": Variant(start=ball(1e9)),
+    "ball 1": Variant(start=ball(1.0)),
+    "ball 4": Variant(start=ball(4.0)),
+    "ball with bias": Variant(start=ball(1.94, bias=True)),
+    "bias -1": Variant({"boundary_bias": -1.0}),
+    "bias +1": Variant({"boundary_bias": 1.0}),
+    "forget 1": Variant(start=forget_bias),
+    "sampled": Variant({"boundary": "sample"}),
+    "sampled first": Variant(every_update=sampled_until(300)),
+    "wide window": Variant(every_update=slope(0.5)),
+    "steep": Variant(training={"slope_per_epoch": 1.0}),
+    "rate prior": Variant(loss=rate_prior(10.0, 600)),
+    "steered": Variant(training=STEERED),
+    "steered always": Variant(training={**STEERED, "steered_updates": 10**9}),
+    "steered recompute": Variant({"copy_boundary": "recompute"}, STEERED),
+    "steered forget 1": Variant(training=STEERED, start=forget_bias),
+    "orthogonal": Variant(start=orthogonal),
+    "summed loss": Variant(training={"gradient_clip": 0.01}),
+    "scaffold": Variant(loss=scaffold(300)),
+    "scaffold 600": Variant(loss=scaffold(600)),
+    "scaffold steered": Variant(training={**STEERED, "steered_updates": 10**9}, loss=scaffold(300)),
+}
+"""What is tried, each against the plain setting: that of the library, with every option off."""
+
+
+# One model
+
+
+def settings(variant: Variant, corpus: str, seed: int, symbols: int) -> Any:
+    from hmrnn.config import PlantedConfig, TextDataConfig, TextModelConfig, TextRunConfig, TrainingConfig
+
+    data = TextDataConfig(corpus, planted=PlantedConfig(symbols=1_000_000))
+    model = TextModelConfig(hidden_sizes=(128,) * 3, output_size=128)
+    training = TrainingConfig(
+        batch_size=32, learning_rate=0.004, epochs=1e6, patience=99, seed=seed, validate_every=1e6
+    )
+    updates = symbols // (training.batch_size * training.window)
+    run = TextRunConfig(data, replace(model, **variant.model), replace(training, **variant.training))
+    return run, updates
+
+
+def train(name: str, corpus: str, seed: int, symbols: int, out: Path, data_dir: Path | None) -> None:
+    """Trains one model, or goes on with it, and writes what came of it."""
+    import torch
+
+    from hmrnn.data.corpora import load_text
+    from hmrnn.training.checkpoint import RESUMABLE, SavedRun, load_progress
+    from hmrnn.training.distributed import Processes
+    from hmrnn.training.run import carry_out, prepare
+
+    torch.set_num_threads(1)
+    variant = VARIANTS[name]
+    run, updates = settings(variant, corpus, seed, symbols)
+    data = load_text(run.data, data_dir)
+    per_epoch = prepare(SavedRun(run, data.fingerprint, None), data, "auto", Processes()).task.updates_per_epoch
+    run = replace(run, training=replace(run.training, epochs=updates / per_epoch))
+    training = prepare(SavedRun(run, data.fingerprint, data_dir), data, "auto", Processes())
+    if variant.start is not None:
+        variant.start(training)
+    own = training.task.loss
+
+    def loss(update: int, generator: Any) -> Any:
+        if variant.every_update is not None:
+            variant.every_update(training, update)
+        return own(update, generator) if variant.loss is None else variant.loss(training.task, own, update, generator)
+
+    training.task.loss = loss
+    out.mkdir(parents=True, exist_ok=True)
+    progress = load_progress(out) if (out / RESUMABLE).exists() else None
+    carry_out(training, progress, out, tensorboard=False)
+    (out / "result.json").write_text(json.dumps(measured(training.task.model, run, data, corpus)))
+
+
+def measured(model: Any, run: Any, data: Any, corpus: str) -> dict[str, Any]:
+    """Bits per character of the test part, firing rates, and the best F1 of each layer by any convention for words."""
+    import numpy as np
+    import torch
+
+    from hmrnn.data.planted import planted
+    from hmrnn.evaluation import bits_per_character
+    from hmrnn.reading import AT_ONCE
+    from hmrnn.structure.operations import follow, updates
+    from hmrnn.structure.scores import at_separators, from_planted, scores_of
+
+    test = data.split("test")
+    answer: dict[str, Any] = {"bits": bits_per_character(model, test, 64)}
+    if run.model.model != "hm-lstm":
+        return answer
+    numbers = torch.from_numpy(test[:SCORED].astype(np.int64))
+    steps = list(follow(model, numbers.split(AT_ONCE)))
+    z = torch.cat([part.z for part in steps]).numpy()
+    if corpus == "planted":
+        start = data.splits["test"][0]
+        known = from_planted(planted(run.data.planted), start, start + len(numbers))
+        known = {name: gold for name, gold in known.items() if name.endswith("word")}
+    else:
+        known = at_separators(model.symbols.text(numbers.tolist()))
+    answer["rates"] = z.mean(0).tolist()
+    answer["events"] = [n / len(z) for n in updates(torch.cat([part.operations for part in steps])).layers]
+    for layer, kinds in scores_of(z, known).items():
+        best = max(kinds, key=lambda kind: kinds[kind]["found"].f1)
+        answer[layer] = {"f1": kinds[best]["found"].f1, "random": kinds[best]["random"].f1, "where": best}
+    return answer
+
+
+def alive(rates: list[float]) -> bool:
+    falls = all(below > above for below, above in pairwise(rates))
+    return falls and all(ALIVE[0] <= rate <= ALIVE[1] for rate in rates)
+
+
+# All of them
+
+
+def results(out: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """By corpus and variant, what came of each seed."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for corpus in CORPORA:
+        for name in VARIANTS:
+            paths = sorted((out / corpus / name).glob("*/result.json"))
+            if paths:
+                found[corpus, name] = [json.loads(path.read_text()) for path in paths]
+    return found
+
+
+def table(found: Mapping[tuple[str, str], list[dict[str, Any]]]) -> str:
+    lines = [
+        "| corpus | variant | seeds | bits | alive | rates | F1, layer 1 | random | F1, layer 2 |",
+        "|" + "---|" * 9,
+    ]
+    mean = statistics.mean
+    for (corpus, name), own in found.items():
+        bits = f"{mean(r['bits'] for r in own):.3f}"
+        if "rates" not in own[0]:
+            lines.append(f"| {corpus} | {name} | {len(own)} | {bits} | | | | | |")
+            continue
+        rates = " / ".join(f"{mean(r['rates'][l] for r in own):.2f}" for l in range(len(own[0]["rates"])))
+        living = sum(alive(r["rates"]) for r in own)
+        first, second = ([r[f"layer {l}"] for r in own] for l in (1, 2))
+        scores = [r["f1"] for r in first]
+        f1 = f"{mean(scores):.2f} ({min(scores):.2f} to {max(scores):.2f})"
+        lines.append(
+            f"| {corpus} | {name} | {len(own)} | {bits} | {living} of {len(own)} | {rates} | {f1} | "
+            f"{mean(r['random'] for r in first):.2f} | {mean(r['f1'] for r in second):.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def figure(found: Mapping[tuple[str, str], list[dict[str, Any]]], path: Path) -> None:
+    """F1 against bits, a point for each seed; hollow where a detector is dead."""
+    from matplotlib.figure import Figure
+
+    from hmrnn.show.figures import COLOURS
+
+    names = [name for name in VARIANTS if any(key[1] == name and "rates" in own[0] for key, own in found.items())]
+    drawn = Figure(figsize=(4.5 * len(CORPORA), 0.3 * len(names) + 1.6), layout="constrained")
+    for axes, corpus in zip(drawn.subplots(1, len(CORPORA), sharey=True), CORPORA, strict=True):
+        for y, name in enumerate(names):
+            for r in found.get((corpus, name), []):
+                colour = COLOURS[0] if alive(r["rates"]) else "none"
+                axes.plot(r["layer 1"]["f1"], y, marker="o", color=COLOURS[0], markerfacecolor=colour)
+                axes.plot(r["layer 1"]["random"], y, marker="|", color="#888888")
+        axes.set_title(f"{corpus}: F1 of layer 1 (filled: alive; |: random)", fontsize=8)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_xlim(0, 1)
+        axes.grid(alpha=0.3)
+    drawn.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS), metavar="NAME")
+    parser.add_argument("--corpora", nargs="+", default=list(CORPORA), choices=CORPORA)
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
+    parser.add_argument("--symbols", type=int, default=SYMBOLS)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # a model in a process of its own
+    asked = parser.parse_args()
+    if asked.one:
+        (corpus,), (name,), (seed,) = asked.corpora, asked.variants, asked.seeds
+        train(name, corpus, seed, asked.symbols, asked.out / corpus / name / str(seed), asked.data_dir)
+        return
+    jobs = [(c, v, s) for v in asked.variants for c in asked.corpora for s in asked.seeds]
+    waiting = [job for job in jobs if not (asked.out / job[0] / job[1] / str(job[2]) / "result.json").exists()]
+    run_all(waiting, asked)
+    found = results(asked.out)
+    (asked.out / "table.md").write_text(table(found))
+    figure(found, asked.out / "figure.svg")
+    print(table(found))
+
+
+def run_all(jobs: list[tuple[str, str, int]], asked: argparse.Namespace) -> None:
+    """As many at a time as there are cores: models of this size gain little from more threads."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from tqdm import tqdm
+
+    def one(job: tuple[str, str, int]) -> None:
+        corpus, name, seed = job
+        command = [sys.executable, __file__, "--one", "--out", asked.out, "--symbols", asked.symbols]
+        command += ["--corpora", corpus, "--variants", name, "--seeds", seed]
+        command += [] if asked.data_dir is None else ["--data-dir", asked.data_dir]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment, check=False)
+        if done.returncode:
+            print(f"{job}: {done.stderr[-2000:]}", file=sys.stderr)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in tqdm(pool.map(one, jobs), total=len(jobs), unit="model", disable=not sys.stderr.isatty()):
+            pass
+
+
+if __name__ == "__main__":
+    main()
