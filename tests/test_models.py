@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import random
+import re
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from hmrnn import HMLSTM, OutputEmbedding, Piecewise, Symbols, TextModel, TextModelConfig
+from hmrnn.files import sealed
+from hmrnn.pretrained import checksum_of
 
 TEXT = "the cat sat on the mat. the dog sat too.\n"
 SMALL = {"hidden_sizes": (7, 6, 5), "output_size": 9, "embedding_size": 4}
@@ -105,8 +109,10 @@ def test_saved_and_loaded_is_bit_exact(tmp_path, model):
 
 
 def spoil(path, **changes):
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, **changes}))
+    """Changes settings, and the checksum with them."""
+    content = {**json.loads(path.read_text()), **changes}
+    del content["checksum"]
+    path.write_text(json.dumps(sealed(content)))
 
 
 def test_a_bad_checkpoint_is_refused_by_name(tmp_path):
@@ -151,10 +157,27 @@ def test_a_bad_checkpoint_is_refused_by_name(tmp_path):
     fresh()
     weights = load_file(tmp_path / "model.safetensors")
     del weights["head.bias"]
-    save_file(weights, tmp_path / "model.safetensors")
+    save_file(weights, tmp_path / "model.safetensors", {"sha256": checksum_of(weights)})
     refused(ValueError, "model.safetensors", "head.bias")
     (tmp_path / "model.safetensors").unlink()
     refused(OSError, "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["config.json", "symbols.json", "model.safetensors"])
+def test_a_flipped_bit_is_noticed(tmp_path, name):
+    """Any of some hundred, in every part of the file; a flip that changes nothing that is read may pass."""
+    model = small()
+    model.save_pretrained(tmp_path)
+    whole = (tmp_path / name).read_bytes()
+    chance = random.Random(0)
+    for _ in range(150):
+        spoilt = bytearray(whole)
+        spoilt[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        (tmp_path / name).write_bytes(spoilt)
+        with pytest.raises(ValueError, match=re.escape(name)):
+            TextModel.from_pretrained(tmp_path)
+    (tmp_path / name).write_bytes(whole)
+    assert torch.equal(TextModel.from_pretrained(tmp_path).head.weight, model.head.weight)
 
 
 def test_hmlstm_inside_torch_modules():

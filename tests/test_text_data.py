@@ -135,7 +135,7 @@ def test_the_cache_is_used_and_follows_the_file(tmp_path, monkeypatch):
     assert changed.fingerprint != first.fingerprint
 
 
-@pytest.mark.parametrize("damage", ["cut", "no meta", "bad meta"])
+@pytest.mark.parametrize("damage", ["cut", "no meta", "bad meta", "flipped", "flipped meta"])
 def test_a_damaged_cache_is_made_again(tmp_path, damage):
     files = [TextFile(written(tmp_path / "text", f"abcabc{damage}"))]
     before = np.array(from_files(files).numbers)
@@ -144,8 +144,15 @@ def test_a_damaged_cache_is_made_again(tmp_path, damage):
         (folder / "numbers.bin").write_bytes(b"\0\1")
     elif damage == "no meta":
         (folder / "meta.json").unlink()
-    else:
+    elif damage == "bad meta":
         (folder / "meta.json").write_text("{")
+    else:
+        path = folder / ("numbers.bin" if damage == "flipped" else "meta.json")
+        content = path.read_bytes()
+        path.write_bytes(
+            content.replace(b'"train": [0, ', b'"train": [1, ') if "meta" in damage else b"\1" + content[1:]
+        )
+        assert path.read_bytes() != content
     after = from_files(files)
     assert np.array_equal(after.numbers, before)
     assert (folder / "numbers.bin").stat().st_size == len(f"abcabc{damage}")

@@ -457,6 +457,23 @@ class Bomb:
         return (os.system, ("touch exploded",))
 
 
+def test_a_flipped_bit_in_a_checkpoint_is_noticed(text_file, tmp_path):
+    """Flipped in what is read: names of the archive's parts stand twice, and some bytes only fill it up."""
+    train_run(settings(text_file, epochs=0.2), tmp_path)
+    whole, chance, refused = (tmp_path / "training.pt").read_bytes(), random.Random(0), []
+    expected = checkpoint.checksum_of_all(checkpoint.load_progress(tmp_path))
+    for _ in range(300):
+        spoilt = bytearray(whole)
+        spoilt[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        (tmp_path / "training.pt").write_bytes(spoilt)
+        try:
+            assert checkpoint.checksum_of_all(checkpoint.load_progress(tmp_path)) == expected, "silently another state"
+        except ValueError as error:
+            refused.append(str(error))
+    assert len(refused) > 100
+    assert all("training.pt" in reason for reason in refused)
+
+
 @pytest.mark.parametrize("damage", ["cut", "empty", "zeros", "flipped", "text", "pickle", "bomb", "list", "missing"])
 def test_a_damaged_or_hostile_checkpoint_is_refused(text_file, tmp_path, damage, monkeypatch):
     monkeypatch.chdir(tmp_path)

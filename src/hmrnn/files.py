@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -42,6 +44,27 @@ def cache_directory(kind: str) -> Path:
         return Path(os.environ.get("HMRNN_CACHE") or Path.home() / ".cache" / "hmrnn") / kind
     except RuntimeError:  # a user without a home
         raise OSError("there is no home directory to keep it in; set HMRNN_CACHE") from None
+
+
+def sha256_of(path: Path, *before: str) -> str:
+    """Of the texts before, and then of the file, read bit by bit."""
+    digest = hashlib.sha256("".join(before).encode())
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """With a checksum of itself."""
+    return {**content, "checksum": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}
+
+
+def check_seal(content: dict[str, Any], path: Path) -> None:
+    """Takes the checksum out again, if it fits."""
+    found = content.pop("checksum", None)
+    if sealed(content)["checksum"] != found:
+        raise ValueError(f"{path}: damaged, or changed by hand: its checksum does not fit")
 
 
 def made_once(folder: Path, read: Callable[[Path], Kept | None], make: Callable[[Path], None]) -> Kept:

@@ -1,5 +1,9 @@
-"""How models are kept on disk: config.json, model.safetensors, and what else a kind of model needs. Nothing in these
-files is executed."""
+"""How models are kept on disk: config.json, model.safetensors, and what else a kind of model needs.
+
+Nothing in these files is executed, and nothing that has changed on disk is taken for a model: weights carry a checksum
+of their own, so that they are whole or not whatever config lies beside them; config.json has one of itself, and of the
+other files.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,22 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import nn
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
 
 from hmrnn.config import ModelConfig, StrokeModelConfig, TextModelConfig, from_json
-from hmrnn.files import write_atomically
+from hmrnn.files import check_seal, sealed, write_atomically
 from hmrnn.recurrent import Recurrent
 
 FORMAT_VERSION = 1
 CONFIGS: Mapping[str, type[ModelConfig]] = {"text": TextModelConfig, "strokes": StrokeModelConfig}
+FILES = ("symbols.json",)  # what may belong to a model besides config and weights
 NOTES = ("data", "training", "fingerprint", "data_dir")  # what a training run adds to its model's config.json
 
 Model = TypeVar("Model", bound="Pretrained")
@@ -51,12 +57,13 @@ class Pretrained(nn.Module, ABC):
             "kind": self.kind,
             **asdict(replace(self.config, slope=self.rnn.slope)),
             **notes,
+            "files": {name: sha256(content.encode()).hexdigest() for name, content in self.files().items()},
         }
         weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        write_atomically(directory / "model.safetensors", save(weights))
+        write_atomically(directory / "model.safetensors", save(weights, {"sha256": checksum_of(weights)}))
         for name, content in self.files().items():
             write_atomically(directory / name, content)
-        write_atomically(directory / "config.json", json.dumps(config, indent=2) + "\n")
+        write_atomically(directory / "config.json", json.dumps(sealed(config), indent=2) + "\n")
 
     @classmethod
     def from_pretrained(cls: type[Model], directory: str | Path, *, engine: str = "auto") -> Model:
@@ -71,14 +78,34 @@ class Pretrained(nn.Module, ABC):
         with torch.device("meta"):
             model = cls.without_weights(directory, config, engine)
         path = directory / "model.safetensors"
+        weights = read_weights(path)
         try:
-            # Copied out of the file's pages: tensors at odd addresses take other paths through the matrix library, and
-            # give other last bits, than those that were saved.
-            weights = {name: tensor.clone() for name, tensor in load_file(path).items()}
             model.load_state_dict(weights, assign=True)
-        except (RuntimeError, SafetensorError) as error:
+        except RuntimeError as error:
             raise ValueError(f"{path} does not fit {directory / 'config.json'}: {error}") from None
         return model
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, "pt") as file:
+            expected = (file.metadata() or {}).get("sha256")
+            # Copied out of the file's pages: tensors at odd addresses take other paths through the matrix library, and
+            # give other last bits, than those that were saved.
+            weights = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path}: damaged, or not a file of weights: {error}") from None
+    if checksum_of(weights) != expected:
+        raise ValueError(f"{path}: damaged: its checksum does not fit")
+    return weights
+
+
+def checksum_of(tensors: Mapping[str, Tensor]) -> str:
+    digest = sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def read_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
@@ -90,11 +117,19 @@ def read_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
         content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not the config of a model: {error}") from None
-    version, kind = content.pop("format_version", None), content.pop("kind", None)
-    if version != FORMAT_VERSION:
-        raise ValueError(f"{path}: format_version {version!r} is not {FORMAT_VERSION}, the one that this hmrnn reads")
+    if content.get("format_version") != FORMAT_VERSION:
+        raise ValueError(
+            f"{path}: format_version {content.get('format_version')!r} is not {FORMAT_VERSION}, the one that this "
+            "hmrnn reads"
+        )
+    check_seal(content, path)
+    del content["format_version"]
+    kind, files = content.pop("kind", None), content.pop("files", None)
     if kind not in CONFIGS:
         raise ValueError(f"{path}: this is a model of kind {kind!r}; known are {', '.join(CONFIGS)}")
+    for name in files if isinstance(files, dict) else ():
+        if name not in FILES or sha256((directory / name).read_bytes()).hexdigest() != files[name]:
+            raise ValueError(f"{directory / name}: damaged: its checksum does not fit that of {path}")
     notes = {name: content.pop(name) for name in NOTES if name in content}
     return from_json(CONFIGS[kind], content, str(path)), notes
 

@@ -18,7 +18,7 @@ from hmrnn.data.corpora import data_directory
 from hmrnn.data.store import SPLITS
 from hmrnn.data.strokes import Points, read_json_lines
 from hmrnn.data.writing import write
-from hmrnn.files import cache_directory, made_once, write_atomically
+from hmrnn.files import cache_directory, check_seal, made_once, sealed, sha256_of, write_atomically
 
 FORMAT_VERSION = 1
 SHORTEST = {"iam-ondb": 300}  # points: the paper leaves out what is shorter
@@ -127,7 +127,7 @@ def joined(lines: Iterable[tuple[str, Points | str]]) -> Lines:
             points.append(line)
     ends = np.cumsum([len(part) for part in points])
     everything = np.concatenate(points)
-    digest = hashlib.sha256(json.dumps([names, ends.tolist()]).encode())
+    digest = hashlib.sha256(json.dumps([names, damaged, ends.tolist()]).encode())
     digest.update(everything.tobytes())
     return Lines(names, everything, ends, damaged, digest.hexdigest())
 
@@ -181,7 +181,7 @@ def iam_lines(path: Path) -> Lines:
             "damaged": lines.damaged,
             "fingerprint": lines.fingerprint,
         }
-        write_atomically(scratch / "meta.json", json.dumps(meta))
+        write_atomically(scratch / "meta.json", json.dumps(sealed(meta)))
 
     return made_once(folder, from_cache, make)
 
@@ -190,10 +190,12 @@ def from_cache(folder: Path) -> Lines | None:
     """What was kept, or None if nothing was, or if it is not whole."""
     try:
         meta: dict[str, Any] = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        check_seal(meta, folder / "meta.json")
         ends = np.array(meta["ends"], dtype=np.int64)
-        if (folder / "points.bin").stat().st_size != ends[-1] * 12:
+        told = json.dumps([meta["names"], meta["damaged"], meta["ends"]])
+        if sha256_of(folder / "points.bin", told) != meta["fingerprint"]:
             return None
         points = np.memmap(folder / "points.bin", np.float32, "r", shape=(int(ends[-1]), 3))
         return Lines(meta["names"], points, ends, meta["damaged"], meta["fingerprint"])
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import tarfile
 import zlib
@@ -13,6 +12,7 @@ from xml.etree import ElementTree
 from tqdm import tqdm
 
 from hmrnn.data.strokes import Points, from_strokes
+from hmrnn.files import sha256_of
 
 ARCHIVE, FOLDER = "lineStrokes-all.tar.gz", "lineStrokes"
 SHA256 = "70a832409b236f50b76139e542aad3523d23c9b936deb7e5c5f72a2e2ea8734d"
@@ -91,13 +91,10 @@ def _in_archive(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def check(path: Path) -> None:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    if digest.hexdigest() != SHA256:
+    found = sha256_of(path)
+    if found != SHA256:
         raise ValueError(
-            f"{path}: this is not the published file: its sha256 is {digest.hexdigest()}, not {SHA256}; get it again. "
+            f"{path}: this is not the published file: its sha256 is {found}, not {SHA256}; get it again. "
             f"If you trust it, unpack it beside itself and move it away: the folder {FOLDER} is read as it is"
         )
 

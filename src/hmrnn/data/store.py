@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from hmrnn.config import OnUnknown
 from hmrnn.data.text import CODE_POINTS, Numbers, Symbols, Unit, codes, texts
-from hmrnn.files import cache_directory, made_once, write_atomically
+from hmrnn.files import cache_directory, check_seal, made_once, sealed, sha256_of, write_atomically
 
 FORMAT_VERSION = 1
 CHUNK = 1 << 20
@@ -153,11 +153,12 @@ def _from_cache(folder: Path) -> TextData | None:
     """What was kept, or None if nothing was, or if it is not whole."""
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        check_seal(meta, folder / "meta.json")
         symbols = Symbols.from_json(meta["symbols"])
-        if (folder / "numbers.bin").stat().st_size != meta["length"] * np.dtype(meta["dtype"]).itemsize:
+        if sha256_of(folder / "numbers.bin", symbols.to_json()) != meta["fingerprint"]:
             return None
         numbers = np.memmap(folder / "numbers.bin", meta["dtype"], "r")
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
     splits = {name: (start, end) for name, (start, end) in meta["splits"].items()}
     return TextData(symbols, numbers, splits, meta["fingerprint"])
@@ -196,7 +197,7 @@ def _write(folder: Path, files: Sequence[TextFile], symbols: Symbols, divide: Di
         "splits": divide(counts),
         "fingerprint": digest.hexdigest(),
     }
-    write_atomically(folder / "meta.json", json.dumps(meta))
+    write_atomically(folder / "meta.json", json.dumps(sealed(meta)))
 
 
 def _progress(what: str, files: Sequence[TextFile], unit: Unit) -> Iterator[tuple[int, npt.NDArray[Any]]]:

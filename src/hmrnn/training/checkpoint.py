@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -27,7 +28,7 @@ from hmrnn.config import (
     from_json,
 )
 from hmrnn.files import write_atomically
-from hmrnn.pretrained import Pretrained, read_config
+from hmrnn.pretrained import Pretrained, checksum_of, read_config
 
 FORMAT_VERSION = 1
 RESUMABLE = "training.pt"
@@ -71,7 +72,7 @@ def save_run(directory: Path, model: Pretrained, run: SavedRun, progress: dict[s
     """Writes a checkpoint. What is resumed from is one file, written last: it is there, whole, or the one before is."""
     save_model(directory, model, run)
     buffer = io.BytesIO()
-    torch.save({"format_version": FORMAT_VERSION, **progress}, buffer)
+    torch.save({"format_version": FORMAT_VERSION, **progress, "sha256": checksum_of_all(progress)}, buffer)
     write_atomically(directory / RESUMABLE, buffer.getvalue())
 
 
@@ -115,9 +116,33 @@ def load_progress(directory: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: damaged, or not written by hmrnn: {reason}") from None
     if not isinstance(progress, dict) or progress.pop("format_version", None) != FORMAT_VERSION:
         raise ValueError(f"{path}: not a checkpoint of format_version {FORMAT_VERSION}")
+    if progress.pop("sha256", None) != checksum_of_all(progress):
+        raise ValueError(f"{path}: damaged: its checksum does not fit")
     if not isinstance(progress.get("update"), int) or not isinstance(progress.get("machine"), dict):
         raise ValueError(f"{path}: damaged: it does not say how far it is, and where it was made")
     return progress
+
+
+def checksum_of_all(content: Any) -> str:
+    """Of tensors, numbers and texts in dictionaries and lists. torch.load itself does not notice a flipped bit."""
+    digest = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            digest.update(checksum_of({"": value}).encode())
+        elif isinstance(value, dict):
+            for name, own in value.items():
+                digest.update(repr(name).encode())
+                add(own)
+        elif isinstance(value, (list, tuple)):
+            digest.update(str(len(value)).encode())
+            for own in value:
+                add(own)
+        else:
+            digest.update(repr(value).encode())
+
+    add(content)
+    return digest.hexdigest()
 
 
 def remove_leftovers(directory: Path) -> None:
