@@ -1,7 +1,7 @@
 """Reading what changes: a text that is typed, a line that is drawn. What was read before is not read again.
 
-What a model makes of a symbol depends on nothing but the symbols up to it. So a text is read in blocks, and what came of
-a block is remembered under a digest of the text up to its end: whoever sends the text again, with a symbol more, has
+What a model makes of a symbol depends on nothing but the symbols up to it. So a text is read in blocks, and what came
+of a block is remembered under a digest of the text up to its end: whoever sends the text again, with a symbol more, has
 that symbol read. The server remembers texts, not users.
 """
 
@@ -132,21 +132,21 @@ def read_blocks(memory: Memory, key: bytes, inputs: Tensor, place: Place, read_o
 
 def read_block(memory: Memory, before: bytes, block: Tensor, place: Place, read_on: ReadOn) -> Read:
     """What is remembered of its beginning, and the rest of it read now."""
-    digest = digest_of(before, block)
-    for known in range(len(block), 0, -1):
+    parts: list[Read] = []
+    known = len(block)
+    while known and not parts:
         read = memory.get(digest_of(before, block[:known]))
-        if read is not None:
-            break
-    else:
-        known, read = 0, None
-    parts = [] if read is None else [read]
+        if read is None:
+            known -= 1
+        else:
+            parts.append(read)
     rest = block[known:]
-    if read is not None and len(rest) == 0:
-        return read
+    if len(rest) == 0:
+        return parts[0]
     for piece in rest.split(1 if len(rest) <= FEW else BLOCK):
         parts.append(read_on(piece, parts[-1].after if parts else place))
     whole = Read(Steps.joined(part.steps for part in parts), parts[-1].after)
-    memory.put(digest, whole)
+    memory.put(digest_of(before, block), whole)
     return whole
 
 

@@ -35,10 +35,13 @@ class Request:
         return value
 
     def number(self, name: str, low: float, high: float, by_default: float | None = None) -> float:
-        value = self.content.get(name, by_default)
+        value: Any = self.content.get(name, by_default)
         if type(value) not in (int, float) or not low <= value <= high:
             raise Refused(f"{name} must be a number from {low:g} to {high:g}; got {shown(value)}")
         return float(value)
+
+    def kind(self) -> str:
+        return str(self.content.get("kind"))
 
     def slope(self, by_default: float) -> float:
         return round(self.number("slope", *SLOPES, by_default), 2)
