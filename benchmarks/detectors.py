@@ -1,4 +1,4 @@
-"""The study behind docs/recipe.md: which settings make detectors that live, and find structure, whatever the seed.
+"""A study of the boundary detectors: which settings make detectors that live, and find structure, whatever the seed.
 
     python benchmarks/detectors.py --out runs/detectors      # everything: hours; it goes on where it stopped
     python benchmarks/detectors.py --out runs/detectors --variants plain steered --corpora planted --seeds 0 1
@@ -89,7 +89,7 @@ def slope(value: float) -> Callable[[Any, int], None]:
     """A constant slope: below 1 the window of the straight-through gradient is wider."""
 
     def every_update(training: Any, update: int) -> None:
-        training.set_slope = lambda update: setattr(training.task.model.rnn, "slope", value)
+        training.task.model.rnn.slope = value  # after the schedule has set it
 
     return every_update
 
@@ -103,8 +103,8 @@ def rate_prior(weight: float, until: int, target: float = 0.2) -> Callable[..., 
         fading = max(0.0, 1 - update / until)
         if fading == 0:
             return own(update, generator)
-        symbols, state, given = window_of(task, update)
-        out, state = task.model(symbols[:-1], state, boundaries=given, generator=generator)
+        symbols, state = window_of(task, update)
+        out, state = task.model(symbols[:-1], state, generator=generator)
         task.state = state.detach()
         nats = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), symbols[1:].flatten())
         rates = out.rnn.z.mean((0, 1))
@@ -122,7 +122,7 @@ def scaffold(until: int, target: float = 0.2, weight: float = 1.0) -> Callable[.
 
         if update >= until:
             return own(update, generator)
-        symbols, state, _ = window_of(task, update)
+        symbols, state = window_of(task, update)
         with torch.no_grad():
             log_p = task.model(symbols[:-1], state)[0].logits.log_softmax(-1)
             entropy = -(log_p.exp() * log_p).sum(-1)
@@ -156,10 +156,10 @@ def imitation_loss(model: Any, symbols: Any, out: Any, before: Any, given: Any) 
     return total
 
 
-def window_of(task: Any, update: int) -> tuple[Any, Any, Any]:
+def window_of(task: Any, update: int) -> tuple[Any, Any]:
+    """The symbols of an update's window, and the state before it."""
     start = update % task.updates_per_epoch * task.window
-    end = start + task.window
-    return task.streams.read(start, end + 1), None if start == 0 else task.state, None
+    return task.streams.read(start, start + task.window + 1), None if start == 0 else task.state
 
 
 def loss_of(task: Any, nats: Any, rates: Any) -> Any:
@@ -190,6 +190,7 @@ VARIANTS: Mapping[str, Variant] = {
     "steered recompute": Variant({"copy_boundary": "recompute"}, STEERED),
     "steered forget 1": Variant(training=STEERED, start=forget_bias),
     "orthogonal": Variant(start=orthogonal),
+    # Adam does not see the scale of a loss, the clipping does: summed over 100 steps and clipped at 1 is this.
     "summed loss": Variant(training={"gradient_clip": 0.01}),
     "scaffold": Variant(loss=scaffold(300)),
     "scaffold 600": Variant(loss=scaffold(600)),
@@ -321,7 +322,7 @@ def table(found: Mapping[tuple[str, str], list[dict[str, Any]]]) -> str:
 
 
 def figure(found: Mapping[tuple[str, str], list[dict[str, Any]]], path: Path) -> None:
-    """F1 against bits, a point for each seed; hollow where a detector is dead."""
+    """F1 of the first layer, a row for each variant and a point for each seed; hollow where a detector is dead."""
     from matplotlib.figure import Figure
 
     from hmrnn.show.figures import COLOURS
@@ -357,20 +358,21 @@ def main() -> None:
         return
     jobs = [(c, v, s) for v in asked.variants for c in asked.corpora for s in asked.seeds]
     waiting = [job for job in jobs if not (asked.out / job[0] / job[1] / str(job[2]) / "result.json").exists()]
-    run_all(waiting, asked)
+    failed = run_all(waiting, asked)
     found = results(asked.out)
     (asked.out / "table.md").write_text(table(found))
     figure(found, asked.out / "figure.svg")
     print(table(found))
+    sys.exit(f"{failed} models failed" if failed else 0)
 
 
-def run_all(jobs: list[tuple[str, str, int]], asked: argparse.Namespace) -> None:
-    """As many at a time as there are cores: models of this size gain little from more threads."""
+def run_all(jobs: list[tuple[str, str, int]], asked: argparse.Namespace) -> int:
+    """As many at a time as there are cores: models of this size gain little from more threads. How many failed."""
     from concurrent.futures import ThreadPoolExecutor
 
     from tqdm import tqdm
 
-    def one(job: tuple[str, str, int]) -> None:
+    def one(job: tuple[str, str, int]) -> bool:
         corpus, name, seed = job
         command = [sys.executable, __file__, "--one", "--out", asked.out, "--symbols", asked.symbols]
         command += ["--corpora", corpus, "--variants", name, "--seeds", seed]
@@ -379,10 +381,10 @@ def run_all(jobs: list[tuple[str, str, int]], asked: argparse.Namespace) -> None
         done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment, check=False)
         if done.returncode:
             print(f"{job}: {done.stderr[-2000:]}", file=sys.stderr)
+        return done.returncode != 0
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in tqdm(pool.map(one, jobs), total=len(jobs), unit="model", disable=not sys.stderr.isatty()):
-            pass
+        return sum(tqdm(pool.map(one, jobs), total=len(jobs), unit="model", disable=not sys.stderr.isatty()))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,6 @@ def _own_cache():
 def real_data() -> Path:
     """The paper's sets, which belong to others: where they are not at hand, what needs them is skipped."""
     folder = Path(os.environ.get("HMRNN_DATA", Path(__file__).parents[2] / "shared" / "data"))
-    if not (folder / "ptb").is_dir():
+    if not all((folder / name).is_dir() for name in ("ptb", "text8", "enwik8", "iam_ondb")):
         pytest.skip(f"the published sets are not in {folder} (HMRNN_DATA)")
     return folder

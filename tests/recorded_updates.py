@@ -36,7 +36,7 @@ def main(text: str, out: str, batch_size: int, boundary_bias: float) -> None:
     with joined() as processes:
         data = load(run, None)
         training = prepare(SavedRun(run, data.fingerprint, None), data, "auto", processes)
-        for update in range(UPDATES):
+        for update in range(training.task.updates_per_epoch if text == "strokes" else UPDATES):
             made = training.make_update(stop=False, checkpoint=False)
             recorded[f"loss {update}"] = torch.tensor(made.loss)
             recorded[f"rates {update}"] = torch.tensor(made.rates)

@@ -6,7 +6,6 @@ import json
 import math
 import pickle
 import random
-import re
 
 import pytest
 import torch
@@ -163,19 +162,31 @@ def test_a_bad_checkpoint_is_refused_by_name(tmp_path):
     refused(OSError, "model.safetensors")
 
 
+def same(one: TextModel, other: TextModel) -> bool:
+    a, b = one.state_dict(), other.state_dict()
+    weights = a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    return weights and one.config == other.config and one.symbols == other.symbols
+
+
 @pytest.mark.parametrize("name", ["config.json", "symbols.json", "model.safetensors"])
 def test_a_flipped_bit_is_noticed(tmp_path, name):
-    """Any of some hundred, in every part of the file; a flip that changes nothing that is read may pass."""
+    """Any of some hundred, in every part of the file. A flip in the name of the checksum itself may pass: there is none
+    then, and the rest is whole."""
     model = small()
     model.save_pretrained(tmp_path)
     whole = (tmp_path / name).read_bytes()
-    chance = random.Random(0)
+    chance, passed, reasons = random.Random(0), 0, []
     for _ in range(150):
         spoilt = bytearray(whole)
         spoilt[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
         (tmp_path / name).write_bytes(spoilt)
-        with pytest.raises(ValueError, match=re.escape(name)):
-            TextModel.from_pretrained(tmp_path)
+        try:
+            assert same(TextModel.from_pretrained(tmp_path), model)
+            passed += 1
+        except ValueError as error:
+            reasons.append(str(error))
+    assert passed < 5
+    assert all(name in reason for reason in reasons)
     (tmp_path / name).write_bytes(whole)
     assert torch.equal(TextModel.from_pretrained(tmp_path).head.weight, model.head.weight)
 

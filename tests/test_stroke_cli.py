@@ -65,7 +65,7 @@ def test_the_preset_follows_the_data():
         "(default: 20)",
     ):
         assert setting in paper
-    assert paper == shown("--preset", "iam-ondb").replace("(default: builtin)", "(default: builtin)")
+    assert paper == shown("--preset", "iam-ondb")
     assert "(default: 128 128 128)" in shown("--data", "iam-ondb", "--preset", "small")
     assert "(default: 128 128 128)" in shown()
 
@@ -78,10 +78,12 @@ def test_eval(trained):
     lines = data.split("test")
     nats = log_likelihoods(StrokeModel.from_pretrained(trained / "best"), lines)
     assert answer["log_likelihood"] == pytest.approx(nats.mean(), rel=1e-6)
-    assert answer["nats_per_point"] == pytest.approx(nats.sum() / sum(len(line) - 1 for line in lines), rel=1e-6)
+    assert answer["log_likelihood_per_point"] == pytest.approx(
+        nats.sum() / sum(len(line) - 1 for line in lines), rel=1e-6
+    )
     assert (answer["split"], answer["lines"]) == ("test", 3)
     told = run("eval", str(trained), "--split", "all").stdout
-    assert re.search(r"^-?\d+\.\d nats: average log-likelihood of a line, in normalised coordinates; ", told)
+    assert re.search(r"^-?\d+\.\d nats: average log-likelihood of a line, in normalised coordinates; of a point ", told)
     assert "60 lines" in told
 
 
@@ -167,10 +169,8 @@ def test_generate_goes_on_from_a_file(trained, own_lines, tmp_path):
 def test_segment(trained, own_lines):
     told = run("segment", str(trained), str(own_lines))
     assert told.returncode == 0, told.stderr
-    assert re.fullmatch(
-        r"(line \d: \d+ points, \d+ pen strokes; layer 1: \d+ segments; layer 2: \d+ segments; .* saved\)\n){3}",
-        told.stdout,
-    )
+    line = r"line \d: points: \d+; pen strokes: \d+; segments of layer 1: \d+; segments of layer 2: \d+; .* saved\)\n"
+    assert re.fullmatch(f"({line}){{3}}", told.stdout)
     answer = json.loads(run("segment", str(trained), str(own_lines), "--format", "json").stdout)
     assert answer["unit"] == "point"
     model = StrokeModel.from_pretrained(trained / "best")
@@ -193,12 +193,22 @@ def test_segment_of_nothing(trained, tmp_path):
     done = run("segment", str(trained), "-", input="")
     assert done.returncode == 1
     assert "empty: there is nothing to segment" in done.stderr
+    assert run("segment", str(trained), "-", "--format", "json", input="").stdout == ""
     done = run("segment", str(trained), "-", input="[[[1]]]")
     assert done.returncode == 1
     assert "standard input: line 1 is not a list of strokes" in done.stderr
     done = run("segment", str(trained), str(tmp_path / "nothing"))
     assert done.returncode == 1
     assert "nothing" in done.stderr
+
+
+def curves(directory: Path) -> list[int]:
+    """How many points each curve of the loss has."""
+    from hmrnn.show.figures import read_metrics, training_figure
+
+    loss = training_figure({"run": read_metrics(directory)}).axes[0]
+    assert loss.get_title().startswith("nats a point")
+    return [n for line in loss.lines if (n := len(line.get_xdata())) > 0]
 
 
 def test_figures(trained, tmp_path):
@@ -210,6 +220,7 @@ def test_figures(trained, tmp_path):
     )
     assert run("figure", str(trained), "--out", str(tmp_path / "all")).returncode == 0
     assert (tmp_path / "all" / "training.svg").exists()
+    assert len(curves(trained)) == 2, "training and validation"
     assert (
         run("figure", str(trained), "--kind", "segments", "--line", "2", "--out", str(tmp_path / "s.png")).returncode
         == 0
@@ -218,6 +229,7 @@ def test_figures(trained, tmp_path):
         (("--line", "99"), "--line must lie between 1 and 3"),
         (("--kind", "norms"), "of a run on strokes there are training, segments, density"),
         (("--text", "x"), "--text: only for runs on text"),
+        (("--strokes", "--kind", "density"), "can't be combined"),
     ):
         refused = run("figure", str(trained), *flags, "--out", str(tmp_path / "no"))
         assert refused.returncode == 2
@@ -266,6 +278,14 @@ def test_what_can_not_be_trained_on(tmp_path):
     done = run("train", "strokes", "--division", "by-writer", "--out", str(tmp_path / "run"))
     assert done.returncode == 2
     assert "by-writer is for iam-ondb" in done.stderr
+    for flags, what in (
+        (("--seed", "-1"), "seed must not be negative"),
+        (("--model", "hrnn"), "hidden_sizes must be two"),
+    ):
+        done = run("train", "strokes", *flags, "--out", str(tmp_path / "no"))
+        assert done.returncode == 2
+        assert what in done.stderr
+        assert not (tmp_path / "no").exists()
 
 
 def test_help_needs_no_torch():

@@ -26,9 +26,10 @@ from hmrnn.config import (
     UsageError,
     WritingConfig,
 )
-from hmrnn.data.batches import cut
+from hmrnn.data.batches import NO_LINE, LineBatches, cut
 from hmrnn.data.handwriting import load_strokes
 from hmrnn.data.strokes import Points
+from hmrnn.data.writing import write
 from hmrnn.evaluation import log_likelihoods
 from hmrnn.show.density import predicted_density
 from hmrnn.stroke_generation import generate_points
@@ -133,7 +134,7 @@ def test_hrnn_gets_the_strokes_of_the_pen():
     line = lines_of(30)[0]
     found = network.segment(line)
     assert np.array_equal(found.steps.z[:, 0].numpy(), line[:, 2] > 0.5)
-    with pytest.raises(ValueError, match="boundaries for 2 layers; this one has 3"):
+    with pytest.raises(ValueError, match="hidden_sizes must be two numbers"):
         make_model(model="hrnn")
 
 
@@ -212,6 +213,24 @@ def test_bias_writes_neater():
     assert spread[0] > spread[1] > spread[2]
 
 
+def test_a_huge_bias_takes_the_likeliest():
+    made = make_model().generate(max_new=20, bias=1e40, seed=0)
+    assert np.isfinite(made).all()
+
+
+def test_weights_that_are_not_finite_predict_nothing():
+    network = make_model()
+    with torch.no_grad():
+        network.head.weight.fill_(math.nan)
+    with pytest.raises(ValueError, match="its weights are not finite"):
+        network.generate(max_new=3)
+
+
+def test_steering_leaves_an_hrnn_alone(tmp_path):
+    train_run(run_settings(model="hrnn", epochs=0.5), tmp_path)
+    assert StrokeModel.from_pretrained(tmp_path).rnn.layers[0].b_z == 0
+
+
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
@@ -251,28 +270,36 @@ def test_segments_are_what_the_network_did():
     assert torch.equal(found.steps.z_tilde > 0.5, found.steps.z), "hold: the detectors' own at events"
 
 
-def test_predicted_density_sums_to_the_steps():
-    """Each step's density integrates to 1 over the plane, so that all together do to the number of steps."""
+def test_predicted_density_is_that_of_every_step():
+    """Over the plane it sums to the number of steps, and at single places to the densities of all steps there."""
     network, line = make_model(), lines_of(12)[0]
-    network.normalise_as(lines_of(50))
+    line[:, 1] *= 3
+    network.normalise_as([line, *lines_of(50)])
     with torch.no_grad():
-        network.head.weight.zero_()
-        network.head.bias.zero_()
-        network.head.bias[3 + 6 : 3 + 6 + 6] = -3.0  # narrow: all of it within the grid
-        network.mean.zero_()
+        network.head.bias[3 : 3 + 6] = torch.tensor([0.1, -0.2, 0.3, 0.2, -0.1, 0.0])  # means
+        network.head.bias[3 + 6 : 3 + 6 + 6] = -3.5  # narrow: nearly all of it within the grid
     x, y, density, weights = predicted_density(network, line)
     assert density.shape == (len(y), len(x))
-    assert density.sum() * (x[1] - x[0]) * (y[1] - y[0]) == pytest.approx(len(line), rel=0.02)
+    assert density.sum() * (x[1] - x[0]) * (y[1] - y[0]) == pytest.approx(len(line), rel=0.05)
     assert weights.sum(1) == pytest.approx(np.ones(len(line)))
+    points = torch.from_numpy(line).double()
+    out, _ = network(points.unsqueeze(1))
+    places = points[:, :2].cumsum(0)
+    for row, column in ((len(y) // 2, len(x) // 2), (len(y) // 3, len(x) // 2), (len(y) // 2, 2 * len(x) // 3)):
+        there = torch.tensor([x[column], y[row]]) - places
+        offset = torch.cat([there, torch.zeros(len(line), 1)], 1)
+        both = [network.normalised(offset + torch.tensor([0, 0, pen])) for pen in (0.0, 1.0)]
+        expected = sum(out.density[:, 0].log_prob(scaled).exp().sum() for scaled in both) / network.deviation.prod()
+        assert density[row, column] == pytest.approx(expected.item(), rel=0.01, abs=1e-6)
 
 
 # Training
 
 
 def run_settings(**changes) -> StrokeRunConfig:
-    model = replace(SMALL, model=changes.pop("model", "hm-lstm"), boundary=changes.pop("boundary", "step"))
-    if model.model == "hrnn":
-        model = replace(model, hidden_sizes=(8, 7))
+    kind = changes.pop("model", "hm-lstm")
+    sizes = (8, 7) if kind == "hrnn" else SMALL.hidden_sizes
+    model = replace(SMALL, model=kind, hidden_sizes=sizes, boundary=changes.pop("boundary", "step"))
     defaults = {"batch_size": 8, "window": 20, "learning_rate": 0.01, "epochs": 2.0, "patience": 9, "target_rate": 0.3}
     return StrokeRunConfig(StrokeDataConfig(writing=WRITING), model, TrainingConfig(**{**defaults, **changes}))
 
@@ -333,8 +360,11 @@ def test_a_run_on_strokes_can_not_go_on_as_one_on_text(tmp_path):
 def test_two_processes_take_the_steps_of_one(tmp_path):
     """2 x 4 lines against 1 x 8, in float64: every gradient of every update, and the weights after them.
 
-    Some rows have no line, and lines end at different steps: the points of the processes are not alike in number.
+    A whole epoch: in one batch the second process has no line at all, and lines end at different steps, so that the
+    points of the processes are not alike in number.
     """
+    lengths = np.array([len(line.points) for line in write(WritingConfig(lines=30, words=(1, 2), spacing=6.0))])
+    assert (LineBatches(lengths[:27], 8, 10, 0).batches[-1, 3:] == NO_LINE).all()
     script = recorded_updates.__file__
     subprocess.run([sys.executable, script, "strokes", str(tmp_path / "one.pt"), "8", "0.0"], check=True)
     done = torchrun(script, "strokes", str(tmp_path / "two.pt"), "4", "0.0")

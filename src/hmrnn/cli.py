@@ -144,7 +144,7 @@ def generate(
         temperature: Below 1 likely symbols become likelier; 0 always takes the likeliest.
         top_k: Draw from the so many likeliest symbols only.
         top_p: Draw from the likeliest symbols that together have this probability.
-        seed: The same seed gives the same text, or the same lines.
+        seed: The same seed gives the same text, or the same line; of several lines, the next has the next seed.
         show_boundaries: Mark where segments end: | in layer 1, ‖ in layer 2, ⦀ above.
         prime: Strokes: go on with the first line of this file of JSON lines.
         bias: Strokes: 0 writes as was read; the larger, the neater (Graves, 2013). 1 is a start.
@@ -290,7 +290,7 @@ def figure(
     data_dir: Path | None = None,
     reading: Reading = BY_DEFAULT,
 ) -> None:
-    """Draw what a run found in a text, and how it was trained: figures for a paper.
+    """Draw what a run found in a text or in handwriting, and how it was trained: figures for a paper.
 
     Args:
         runs: Directory of the run. With several, their training curves are drawn together, and the first one's text.
@@ -314,7 +314,9 @@ def figure(
         only_for("text", text=text is not None, symbols=symbols != 270, **reads_text(reading))
         from hmrnn.commands import strokes as of_strokes
 
-        kinds = ("segments", "density") if strokes and kind == "all" else (kind,)
+        if strokes and kind != "all":
+            raise UsageError(f"--strokes stands for segments and density: it can't be combined with --kind {kind}")
+        kinds = ("segments", "density") if strokes else (kind,)
         of_strokes.figure(runs, out, kinds=kinds, line=line, data_dir=data_dir, reading=reading)
         return
     only_for("strokes", strokes=strokes, line=line != 1)

@@ -102,8 +102,7 @@ def parsed(what: str, arguments: list[str], start: RunConfig) -> TrainText | Tra
             return tyro.cli(TrainText, prog=prog, args=arguments, default=TrainText(run=start))
         if what == "strokes" and isinstance(start, StrokeRunConfig):
             return tyro.cli(TrainStrokes, prog=prog, args=arguments, default=TrainStrokes(run=start))
-    other = "text" if isinstance(start, TextRunConfig) else "strokes"
-    raise UsageError(f"that is a run on {other}: hmrnn train {other} --resume goes on with it")
+    raise UsageError(f"that is a run on {start.kind}: hmrnn train {start.kind} --resume goes on with it")
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 from tyro.conf import Suppress, arg
 
@@ -17,9 +18,12 @@ CopyBoundary = Literal["recompute", "hold"]
 RecurrentKind = Literal["hm-lstm", "lstm", "clockwork", "hrnn"]
 Engine = Literal["auto", "native", "events", "reference"]
 OnUnknown = Literal["error", "skip", "replace"]
+TEXT_SETS = ("ptb", "text8", "enwik8", "builtin", "planted")
+STROKE_SETS = ("iam-ondb", "builtin")
 BOUNDARIES: tuple[str, ...] = get_args(Boundary)
 COPY_BOUNDARIES: tuple[str, ...] = get_args(CopyBoundary)
 Config = TypeVar("Config")
+Data = TypeVar("Data", bound="DataConfig")
 
 
 class UsageError(ValueError):
@@ -29,6 +33,11 @@ class UsageError(ValueError):
 def check_size(name: str, size: int) -> None:
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"{name} must be a whole number from 1; got {size!r}")
+
+
+def check_seed(seed: int) -> None:
+    if seed < 0:
+        raise ValueError(f"seed must not be negative; got {seed}")
 
 
 def check_positive(name: str, value: float) -> None:
@@ -91,6 +100,11 @@ class StrokeModelConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_size("components", self.components)
+        if self.model == "hrnn" and len(self.hidden_sizes) != 2:
+            raise ValueError(
+                "pen strokes give an hrnn boundaries for 2 layers: hidden_sizes must be two numbers; "
+                f"got {self.hidden_sizes}"
+            )
 
 
 @dataclass(frozen=True)
@@ -115,6 +129,7 @@ class PlantedConfig:
     """The same seed plants the same hierarchy."""
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
         for name in ("symbols", "words", "depth"):
             check_size(name, getattr(self, name))
         if not 2 <= self.letters <= 26:
@@ -131,9 +146,26 @@ class PlantedConfig:
 
 
 @dataclass(frozen=True)
-class TextDataConfig:
+class DataConfig:
+    """What to learn from: a set that is known by its name, or a path."""
+
+    data: str = "builtin"
+    sets: ClassVar[tuple[str, ...]]
+
+    @property
+    def is_path(self) -> bool:
+        return self.data not in self.sets
+
+    def at_home(self: Data) -> Data:
+        """With an absolute path, so that a run can be resumed from another folder."""
+        return replace(self, data=str(Path(self.data).absolute())) if self.is_path else self
+
+
+@dataclass(frozen=True)
+class TextDataConfig(DataConfig):
     """The text to learn from."""
 
+    sets = TEXT_SETS
     data: str = "builtin"
     """ptb, text8, enwik8, builtin (no download), planted (made), or a file or a folder of files."""
     bytes: bool = False
@@ -169,6 +201,7 @@ class WritingConfig:
     """The same seed draws the same lines."""
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
         check_size("lines", self.lines)
         low, high = self.words
         if not 1 <= low <= high:
@@ -180,9 +213,10 @@ class WritingConfig:
 
 
 @dataclass(frozen=True)
-class StrokeDataConfig:
+class StrokeDataConfig(DataConfig):
     """The handwriting to learn from."""
 
+    sets = STROKE_SETS
     data: str = "builtin"
     """iam-ondb, builtin (no download), or a file: JSON lines, a list of strokes on each, a stroke a list of [x, y]."""
     shortest: int | None = None
@@ -237,6 +271,7 @@ class TrainingConfig:
     """The same seed gives the same model."""
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
         for name in ("batch_size", "window", "patience"):
             check_size(name, getattr(self, name))
         for name in ("learning_rate", "gradient_clip", "validate_every", "checkpoint_minutes"):
@@ -275,6 +310,7 @@ BOUNDS = ("epochs", "minutes", "checkpoint_minutes")  # what may change when a r
 class TextRunConfig:
     """All that decides what comes of a training run on text."""
 
+    kind: ClassVar[str] = "text"
     # name="": on the command line these are --data, --hidden-sizes, --epochs, without a prefix
     data: Annotated[TextDataConfig, arg(name="")] = field(default_factory=TextDataConfig)
     model: Annotated[TextModelConfig, arg(name="")] = field(default_factory=TextModelConfig)
@@ -285,6 +321,7 @@ class TextRunConfig:
 class StrokeRunConfig:
     """All that decides what comes of a training run on pen strokes."""
 
+    kind: ClassVar[str] = "strokes"
     data: Annotated[StrokeDataConfig, arg(name="")] = field(default_factory=StrokeDataConfig)
     model: Annotated[StrokeModelConfig, arg(name="")] = field(default_factory=StrokeModelConfig)
     training: Annotated[TrainingConfig, arg(name="")] = field(default_factory=TrainingConfig)

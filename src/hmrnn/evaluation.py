@@ -97,7 +97,8 @@ def dynamic_bits_per_character(
 def log_likelihoods(model: StrokeModel, lines: Sequence[Points], show: bool = False) -> npt.NDArray[np.float64]:
     """(lines,): the log-likelihood in nats of each line from its second point on, in normalised coordinates.
 
-    Lines of about the same length are read side by side, in constant memory; which ones changes nothing.
+    Lines of about the same length are read side by side, in constant memory. Which ones changes nothing, but for
+    sampled boundaries: there it changes the samples.
     """
     nats = np.zeros(len(lines))
     order = np.argsort([len(line) for line in lines], kind="stable")

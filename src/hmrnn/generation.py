@@ -40,6 +40,8 @@ class Sampling:
     def probabilities(self, logits: Tensor) -> Tensor:
         """(symbols,) float64, from unnormalised log-probabilities."""
         logits = logits.double()
+        if logits.isnan().any():
+            raise ValueError("the model predicts nothing: its weights are not finite")
         if self.temperature == 0:
             return (torch.arange(len(logits), device=logits.device) == logits.argmax()).double()
         # The largest becomes 0, so that no temperature, however small, makes infinity minus infinity of it.

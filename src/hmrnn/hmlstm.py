@@ -186,7 +186,7 @@ class HMLSTM(Recurrent):
     def shift_detectors(self, shifts: Sequence[float]) -> None:
         """Adds to the bias of each detector."""
         for layer, shift in zip(self.weights(), shifts, strict=False):
-            if layer.b_z is not None:
+            if layer.b_z is not None and layer.b_z.requires_grad:  # an HRNN's detectors are not used
                 layer.b_z.add_(shift)
 
     def extra_repr(self) -> str:

@@ -61,9 +61,10 @@ class PointDensity:
 
     def biased(self, bias: float) -> PointDensity:
         """Graves's bias: weights are sharpened and deviations shrunk; 0 changes nothing."""
-        return PointDensity(
-            (self.log_pi * (1 + bias)).log_softmax(-1), self.mu, self.log_sigma - bias, self.rho, self.pen
-        )
+        # The largest becomes 0, so that no bias, however large, makes all of them -infinity.
+        relative = self.log_pi - self.log_pi.max(-1, keepdim=True).values
+        log_pi = (relative * (1 + bias)).log_softmax(-1)
+        return PointDensity(log_pi, self.mu, self.log_sigma - bias, self.rho, self.pen)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """(..., 3): a point drawn at each step."""

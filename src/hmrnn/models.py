@@ -185,8 +185,6 @@ class StrokeModel(Pretrained):
         self.head = MixtureHead(self.config.output_size, self.config.components)
         self.register_buffer("mean", torch.zeros(3))
         self.register_buffer("deviation", torch.ones(3))
-        if self.config.model == "hrnn" and self.rnn.num_layers != 2:
-            raise ValueError(f"pen strokes give an HRNN boundaries for 2 layers; this one has {self.rnn.num_layers}")
 
     def normalise_as(self, lines: Sequence[Points]) -> None:
         """Takes mean and deviation of the offsets of these lines as its own. A line's first point has no offset."""

@@ -95,7 +95,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             weights = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path}: damaged, or not a file of weights: {error}") from None
-    if checksum_of(weights) != expected:
+    if expected is not None and checksum_of(weights) != expected:  # other tools write none
         raise ValueError(f"{path}: damaged: its checksum does not fit")
     return weights
 

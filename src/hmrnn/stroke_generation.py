@@ -51,6 +51,8 @@ def generate_points(
         yield from told(points, out, new=i > 0)
         if i < max_new:
             last = out.density[-1, 0].to("cpu")
+            if not last.log_pi.isfinite().any():
+                raise ValueError("the model predicts nothing: its weights are not finite")
             drawn = last.biased(bias).sample(generator)
             points = model.in_units(drawn.to(model.mean)).to("cpu", torch.float32).unsqueeze(0)
 

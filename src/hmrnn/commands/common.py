@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
-from hmrnn.config import ReadingConfig, StrokeDataConfig, TextDataConfig, UsageError
-from hmrnn.data.corpora import PUBLISHED
+from hmrnn.config import ReadingConfig, UsageError
 from hmrnn.files import finite
 from hmrnn.structure.scores import Scores, score_table
 
@@ -18,18 +18,6 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "valid", "test", "all"]
 FIGURE_ENDINGS = (".pdf", ".svg", ".png")
-KNOWN = {TextDataConfig: (*PUBLISHED, "builtin", "planted"), StrokeDataConfig: ("iam-ondb", "builtin")}
-DataConfig = TypeVar("DataConfig", TextDataConfig, StrokeDataConfig)
-
-
-def known_by_name(data: TextDataConfig | StrokeDataConfig) -> bool:
-    """Whether it is a set with a name, and not a file."""
-    return data.data in KNOWN[type(data)]
-
-
-def at_home(data: DataConfig) -> DataConfig:
-    """With an absolute path, so that the run can be resumed from another folder."""
-    return data if known_by_name(data) else replace(data, data=str(Path(data.data).absolute()))
 
 
 def best_or_last(directory: Path, reading: ReadingConfig) -> Path:
@@ -44,6 +32,14 @@ def chosen(kinds: Sequence[str], known: Sequence[str], what: str) -> Sequence[st
     if wrong:
         raise UsageError(f"--kind {wrong[0]}: of a run on {what} there are {', '.join(known)}")
     return known if "all" in kinds else kinds
+
+
+def matplotlib_figures(module: str) -> Any:
+    """The module of hmrnn.show, if what it needs is there."""
+    try:
+        return import_module(f"hmrnn.show.{module}")
+    except ImportError:
+        raise ValueError("figures need the package matplotlib: pip install 'hmrnn[show]'") from None
 
 
 def one_file(out: Path, kinds: Sequence[str]) -> bool:
@@ -79,7 +75,7 @@ def tell_scores(
         layer: {name: {how: asdict(one) for how, one in rows.items()} for name, rows in conventions.items()}
         for layer, conventions in scores.items()
     }
-    print_json({"run": str(directory), "text": what, unit: count, "scores": plain})
+    print_json({"run": str(directory), "data": what, unit: count, "scores": plain})
 
 
 def print_json(answer: dict[str, Any]) -> None:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from io import TextIOWrapper
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,10 +19,9 @@ from tqdm import tqdm
 
 from hmrnn.commands.common import (
     Split,
-    at_home,
     best_or_last,
     chosen,
-    known_by_name,
+    matplotlib_figures,
     one_file,
     print_json,
     save_figures,
@@ -72,15 +73,17 @@ def lines_to_evaluate(directory: Path, data: str | None, split: Split | None, da
         if data is not None:
             config = replace(config, data=data, division=config.division if data == "iam-ondb" else "shuffled")
         data_dir = data_dir or run.data_dir
-    config = at_home(config)
+    config = config.at_home()
     own = loaded is not None and config == loaded.config.data
-    if not own and not known_by_name(config):  # a file that the run was not trained on: all of it
+    if not own and config.is_path:  # a file that the run was not trained on: all of it
         own_lines = lines_of_file(Path(config.data))
         if split not in (None, "all"):
-            raise UsageError(f"{data} is not divided: --split {split} is for the sets that runs are trained on")
+            raise UsageError(f"{config.data} is not divided: --split {split} is for the sets that runs are trained on")
         every = range(len(own_lines.names))
         return Chosen(config, "all", np.array(every), [own_lines.line(number) for number in every])
     strokes: StrokeData = load_strokes(config, data_dir)
+    if strokes.lines.damaged:
+        print(strokes.told(), file=sys.stderr)
     if own and loaded is not None and strokes.fingerprint != loaded.fingerprint:
         raise ValueError(f"{config.data} has changed since {directory} was trained on it, and so have its parts")
     part = split or "test"
@@ -114,15 +117,15 @@ def evaluate(
         "lines": len(lines),
         "points": predicted,
         "log_likelihood": float(nats.mean()),
-        "nats_per_point": float(nats.sum()) / predicted,
+        "log_likelihood_per_point": float(nats.sum()) / predicted,
         "seconds": seconds,
     }
     if as_json:
         print_json(answer)
         return
     print(
-        f"{answer['log_likelihood']:.1f} nats: average log-likelihood of a line, in normalised coordinates; "
-        f"{answer['nats_per_point']:.4f} nats a point: {name}, {split}, {len(lines):,} lines, {predicted:,} points "
+        f"{answer['log_likelihood']:.1f} nats: average log-likelihood of a line, in normalised coordinates; of a point "
+        f"{answer['log_likelihood_per_point']:.4f} nats: {name}, {split}, {len(lines):,} lines, {predicted:,} points "
         f"predicted ({predicted / seconds:,.0f} points/s)"
     )
 
@@ -145,6 +148,8 @@ def write(
         raise UsageError(f"--out must end in .svg or .png; got {out}")
     if animated and (out is None or out.suffix != ".svg"):
         raise UsageError("--animated is for --out FILE.svg")
+    if out is not None and out.suffix == ".png":
+        matplotlib_figures("stroke_figures")  # now, not when all is written
     model = load_model(directory, reading)
     given = None if prime is None else first_line(prime)
     made = []
@@ -160,7 +165,10 @@ def write(
         draw(drawn, out, animated)
     if as_json:
         told = [
-            {"strokes": [stroke.tolist() for stroke in to_strokes(points)], "boundaries": [p.z for p in line]}
+            {
+                "strokes": [stroke.tolist() for stroke in to_strokes(points)],
+                "boundaries": [[int(fires) for fires in p.z] for p in line],
+            }
             for points, line in zip(drawn, made, strict=True)
         ]
         print_json({"primed": 0 if given is None else len(given), "lines": told, "out": out})
@@ -183,15 +191,7 @@ def draw(lines: Sequence[Points], out: Path, animated: bool) -> None:
     if out.suffix == ".svg":
         write_atomically(out, animated_svg(lines) if animated else svg(lines))
     else:
-        from_matplotlib().raster_figure(lines).savefig(out, dpi=200)
-
-
-def from_matplotlib() -> Any:
-    try:
-        from hmrnn.show import stroke_figures
-    except ImportError:
-        raise ValueError("figures need the package matplotlib: pip install 'hmrnn[show]'") from None
-    return stroke_figures
+        matplotlib_figures("stroke_figures").raster_figure(lines).savefig(out, dpi=200)
 
 
 def segment(
@@ -199,6 +199,8 @@ def segment(
 ) -> None:
     """Prints the segments of each line of a file of JSON lines."""
     model = load_model(directory, reading)
+    if form != "text" and isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: these are files
     found = segmented(model, file, vectors)
     if form == "json":
         write_json(found)
@@ -207,10 +209,10 @@ def segment(
         print(segments_page(found, f"{Path(file).name}, read by {directory.name}"))
         return
     for number, line in enumerate(found, 1):
-        layers = "; ".join(f"layer {l + 1}: {len(own)} segments" for l, own in enumerate(line.layers))
-        strokes, done = int(line.points[:, 2].sum()), line.updates
+        layers = "".join(f"segments of layer {l + 1}: {len(own)}; " for l, own in enumerate(line.layers))
+        strokes, done = len(to_strokes(line.points)), line.updates
         print(
-            f"line {number}: {len(line.points)} points, {strokes} pen strokes; {layers}; "
+            f"line {number}: points: {len(line.points)}; pen strokes: {strokes}; {layers}"
             f"{' / '.join(map(str, done.layers))} updates of {done.all:,} ({done.saved:.0%} saved)"
         )
 
@@ -227,6 +229,7 @@ def segmented(model: StrokeModel, file: str, vectors: bool = False) -> Iterator[
 
 def write_json(found: Iterator[StrokeSegmentation]) -> None:
     """One JSON object, a line of handwriting a line, written as they are read. docs/strokes.md tells its fields."""
+    found = chain([next(found)], found)  # where there is nothing, nothing is written
     sys.stdout.write(f'{{"format_version": {FORMAT_VERSION}, "unit": "point", "lines": [')
     separator = "\n"
     for line in found:
@@ -300,13 +303,12 @@ def figure(
     reading: ReadingConfig,
 ) -> None:
     """Draws a line of the validation part as a run sees it, and how runs were trained."""
-    drawing = from_matplotlib()
+    drawing = matplotlib_figures("stroke_figures")
     kinds = chosen(kinds, FIGURES, "strokes")
     as_file = one_file(out, kinds)
     made = {}
     if "training" in kinds:
-        from hmrnn.show import figures
-
+        figures = matplotlib_figures("figures")
         made["training"] = figures.training_figure({str(d): figures.read_metrics(d) for d in directories})
     if "segments" in kinds or "density" in kinds:
         model = load_model(directories[0], reading)

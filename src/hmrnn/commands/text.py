@@ -18,10 +18,9 @@ from tqdm import tqdm
 
 from hmrnn.commands.common import (
     Split,
-    at_home,
     best_or_last,
     chosen,
-    known_by_name,
+    matplotlib_figures,
     one_file,
     print_json,
     save_figures,
@@ -59,18 +58,18 @@ def text_to_evaluate(
 ) -> tuple[TextDataConfig, TextData, bool]:
     """The text that `data` names, or else the run's own; and whether it has parts of its own, or is the run's."""
     if data is not None and not read_config(directory)[1]:  # a model that is no run
-        config = at_home(TextDataConfig(data))
-        return config, load_text(config, data_dir, symbols, on_unknown), known_by_name(config)
+        config = TextDataConfig(data).at_home()
+        return config, load_text(config, data_dir, symbols, on_unknown), not config.is_path
     run = load_run(directory)
     assert isinstance(run.config, TextRunConfig)
-    config = at_home(replace(run.config.data, data=data or run.config.data.data))
+    config = replace(run.config.data, data=data or run.config.data.data).at_home()
     text = load_text(config, data_dir or run.data_dir, symbols, on_unknown)
     if config == run.config.data and text.fingerprint != run.fingerprint:
         raise ValueError(
             f"{config.data} has changed since {directory} was trained on it, and so have its parts. A copy under "
             "another name can be evaluated as a whole"
         )
-    return config, text, known_by_name(config) or config == run.config.data
+    return config, text, not config.is_path or config == run.config.data
 
 
 def evaluate(
@@ -234,11 +233,7 @@ def figure(
     reading: ReadingConfig,
 ) -> None:
     """Draws a run, or the training curves of several."""
-    try:
-        from hmrnn.show import figures
-    except ImportError:
-        raise ValueError("figures need the package matplotlib: pip install 'hmrnn[show]'") from None
-
+    figures = matplotlib_figures("figures")
     kinds = chosen(kinds, FIGURES, "text")
     as_file = one_file(out, kinds)
     made = {}

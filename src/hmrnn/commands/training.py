@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
-from hmrnn.commands.common import at_home, print_json
-from hmrnn.config import RunConfig, TextRunConfig
+from hmrnn.commands.common import print_json
+from hmrnn.config import RunConfig
 from hmrnn.training.checkpoint import load_run
 from hmrnn.training.loop import INTERRUPTED
 from hmrnn.training.run import train_run
@@ -28,10 +28,6 @@ def train(
     as_json: bool,
 ) -> None:
     """Trains, and tells how it ended."""
-    if isinstance(run, TextRunConfig):
-        run, what = replace(run, data=at_home(run.data)), "text"
-    else:
-        run, what = replace(run, data=at_home(run.data)), "strokes"
     outcome = train_run(run, directory, resume=resume, data_dir=data_dir, engine=engine, tensorboard=tensorboard)
     interrupted, measure = outcome.ended == INTERRUPTED, outcome.measure
     if outcome.processes.first:
@@ -43,7 +39,9 @@ def train(
         elif interrupted:
             world = outcome.processes.world
             hmrnn = "hmrnn" if world == 1 else f"torchrun --nproc-per-node {world} -m hmrnn"
-            print(f"interrupted after update {outcome.update}; go on with: {hmrnn} train {what} --resume {directory}")
+            print(
+                f"interrupted after update {outcome.update}; go on with: {hmrnn} train {run.kind} --resume {directory}"
+            )
         else:
             print(
                 f"{outcome.ended}: {outcome.update} updates, {outcome.epoch:.2f} epochs, {outcome.minutes:.1f} min; "

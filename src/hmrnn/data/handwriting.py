@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmrnn.config import StrokeDataConfig
+from hmrnn.config import STROKE_SETS, StrokeDataConfig
 from hmrnn.data import iam
 from hmrnn.data.corpora import data_directory
 from hmrnn.data.store import SPLITS
@@ -106,7 +106,7 @@ def lines_of_file(path: Path) -> Lines:
     """The lines of a file of JSON lines, held in memory."""
     if not path.is_file():
         what = "not a regular file" if path.exists() else "there is no such file"
-        raise ValueError(f"{path}: {what}, and it is not one of the sets known by name: iam-ondb, builtin")
+        raise ValueError(f"{path}: {what}, and it is not one of the sets known by name: {', '.join(STROKE_SETS)}")
     with path.open("rb") as file:
         lines = joined((f"line {i + 1}", points) for i, points in enumerate(read_json_lines(file, str(path))))
     if not lines.names:
@@ -127,7 +127,7 @@ def joined(lines: Iterable[tuple[str, Points | str]]) -> Lines:
             points.append(line)
     ends = np.cumsum([len(part) for part in points])
     everything = np.concatenate(points)
-    digest = hashlib.sha256(json.dumps([names, damaged, ends.tolist()]).encode())
+    digest = hashlib.sha256(json.dumps([names, ends.tolist()]).encode())
     digest.update(everything.tobytes())
     return Lines(names, everything, ends, damaged, digest.hexdigest())
 
@@ -192,7 +192,7 @@ def from_cache(folder: Path) -> Lines | None:
         meta: dict[str, Any] = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         check_seal(meta, folder / "meta.json")
         ends = np.array(meta["ends"], dtype=np.int64)
-        told = json.dumps([meta["names"], meta["damaged"], meta["ends"]])
+        told = json.dumps([meta["names"], meta["ends"]])
         if sha256_of(folder / "points.bin", told) != meta["fingerprint"]:
             return None
         points = np.memmap(folder / "points.bin", np.float32, "r", shape=(int(ends[-1]), 3))

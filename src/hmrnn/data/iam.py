@@ -40,13 +40,15 @@ def find(data_dir: Path) -> Path:
 
 def read(path: Path) -> Iterator[tuple[str, Points | str]]:
     """The name and the points of each line, such as a01-000u-01; or what is wrong with its file."""
-    files = _in_folder(path) if path.is_dir() else _in_archive(path)
+    files: Iterator[tuple[str, bytes | OSError]] = _in_folder(path) if path.is_dir() else _in_archive(path)
     bar = tqdm(files, "reading lines", LINES, leave=False, unit="line", disable=not sys.stderr.isatty())
     for file, content in bar:
         name = Path(file).stem
         try:
+            if isinstance(content, OSError):
+                raise content
             yield name, points_of(content)
-        except (ElementTree.ParseError, ValueError) as error:
+        except (ElementTree.ParseError, ValueError, LookupError, OSError) as error:  # LookupError: no such encoding
             yield name, f"{file}: {error}"
 
 
@@ -68,16 +70,20 @@ def coordinate(point: ElementTree.Element, name: str) -> float:
     return float(value)
 
 
-def _in_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
+def _in_folder(folder: Path) -> Iterator[tuple[str, bytes | OSError]]:
     files = sorted(folder.rglob("*.xml"))
     if not files:
         raise ValueError(f"{folder}: there is no line of handwriting (*.xml) below it")
     for file in files:
-        with file.open("rb") as stream:
-            yield str(file.relative_to(folder.parent)), stream.read(LARGEST_FILE + 1)
+        try:
+            with file.open("rb") as stream:
+                content: bytes | OSError = stream.read(LARGEST_FILE + 1)
+        except OSError as error:
+            content = error
+        yield str(file.relative_to(folder.parent)), content
 
 
-def _in_archive(path: Path) -> Iterator[tuple[str, bytes]]:
+def _in_archive(path: Path) -> Iterator[tuple[str, bytes | OSError]]:
     """The XML files, read one after the other: nothing is unpacked to disk."""
     check(path)
     try:

@@ -69,4 +69,4 @@ def checked_strokes(content: Any) -> list[list[list[float]]]:
 
 def to_json(points: Points | npt.NDArray[np.float64]) -> str:
     """A line of the plain format, without its end."""
-    return json.dumps([np.round(stroke, 3).tolist() for stroke in to_strokes(points)])
+    return json.dumps([[[float(f"{x:.7g}"), float(f"{y:.7g}")] for x, y in stroke] for stroke in to_strokes(points)])

@@ -45,7 +45,7 @@ def predicted_density(model: StrokeModel, points: Points) -> tuple[Floats, Float
 def grid(places: Floats) -> tuple[Floats, Floats]:
     """Squares over where the line goes, and a little around it."""
     low, high = places.min(0), places.max(0)
-    margin = 0.05 * max((high - low).max(), 1.0)
+    margin = 0.05 * ((high - low).max() or 1.0)
     low, high = low - margin, high + margin
     size = max((high - low)[0] / COLUMNS, (high - low)[1] / MOST_ROWS)
     return np.arange(low[0], high[0], size), np.arange(low[1], high[1], size)

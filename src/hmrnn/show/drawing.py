@@ -28,30 +28,27 @@ PEN = 0.5
 POINTS_A_SECOND = 100.0  # about as often as a digitiser looks at the pen
 
 
-def svg(lines: Sequence[Points], *, stroke_width: float = PEN) -> str:
+def svg(lines: Sequence[Points]) -> str:
     """Pieces of handwriting below each other, one path for each stroke of the pen and nothing else: fit for a plotter.
 
-    The page is 180 mm wide, and `stroke_width` is in millimetres."""
+    The page is 180 mm wide."""
     pieces, height = on_page(lines)
     groups = (group((path(stroke) for stroke in strokes), 'class="line"') for strokes in pieces)
-    return document(groups, height, f'class="handwriting" {paper(height)}', stroke_width)
+    return document(groups, height, f'class="handwriting" {paper(height)}')
 
 
-def animated_svg(lines: Sequence[Points], *, seconds: float | None = None) -> str:
-    """The same drawing, drawing itself once: a point and a lift of the pen take equally long, in all `seconds`.
+def animated_svg(lines: Sequence[Points]) -> str:
+    """The same drawing, drawing itself once, at about the speed of a pen: a point and a lift of it take equally long.
 
     It stands finished from the start for whoever prefers reduced motion, and where styles are not understood."""
-    if seconds is not None and not seconds > 0:
-        raise ValueError(f"seconds must be more than 0; got {seconds}")
     pieces, height = on_page(lines)
-    *begins, end = accumulate((len(stroke) + 1 for strokes in pieces for stroke in strokes), initial=0)
-    step = 1 / POINTS_A_SECOND if seconds is None else seconds / (end - 1)  # after the last stroke is no lift
-    begin = iter(begins)
+    begin = accumulate((len(stroke) + 1 for strokes in pieces for stroke in strokes), initial=0)
+    step = 1 / POINTS_A_SECOND
     groups = [
         group((path(stroke, timing(next(begin) * step, len(stroke) * step)) for stroke in strokes), 'class="line"')
         for strokes in pieces
     ]
-    return document([MOTION, *groups], height, f'class="handwriting drawn" {paper(height)}', PEN)
+    return document([MOTION, *groups], height, f'class="handwriting drawn" {paper(height)}')
 
 
 # Only the animation knows of dashes: before it a stroke is hidden, after it drawn like any other. A dot, which has no
@@ -69,7 +66,7 @@ def timing(begin: float, duration: float) -> str:
     return f'pathLength="1" style="{times}"'
 
 
-def coloured_svg(points: Points, ends: npt.NDArray[np.bool_], *, stroke_width: float = PEN) -> str:
+def coloured_svg(points: Points, ends: npt.NDArray[np.bool_]) -> str:
     """A piece of handwriting, each segment in the next colour. `ends` is true at the last point of a segment.
 
     A group of paths for each segment; its classes `c0` to `c5` let a page choose other colours."""
@@ -81,7 +78,7 @@ def coloured_svg(points: Points, ends: npt.NDArray[np.bool_], *, stroke_width: f
         colour = segment % len(COLOURS)
         content = [f"<title>{name}</title>\n", *(path(line) for _, line in own)]
         groups.append(group(content, f'class="segment c{colour}" stroke="{COLOURS[colour]}"'))
-    return document(groups, height, 'class="handwriting coloured"', stroke_width)
+    return document(groups, height, 'class="handwriting coloured"')
 
 
 def segment_lines(strokes: Sequence[Stroke], ends: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Stroke]]:
@@ -118,10 +115,10 @@ def on_page(lines: Sequence[Points]) -> tuple[list[list[Stroke]], float]:
     return placed, float(end) - GAP + MARGIN
 
 
-def document(content: Iterable[str], height: float, attributes: str, pen: float) -> str:
+def document(content: Iterable[str], height: float, attributes: str) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {attributes} viewBox="0 0 {number(PAGE_WIDTH)} {number(height)}" '
-        f'fill="none" stroke="black" stroke-width="{number(pen)}" stroke-linecap="round" stroke-linejoin="round">\n'
+        f'fill="none" stroke="black" stroke-width="{number(PEN)}" stroke-linecap="round" stroke-linejoin="round">\n'
         f"{''.join(content)}</svg>\n"
     )
 

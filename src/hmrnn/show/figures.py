@@ -15,15 +15,17 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from hmrnn.sequence import Operation
+from hmrnn.show import drawing
 from hmrnn.structure.classes import CLASSES, rates_by_class
 
 if TYPE_CHECKING:
     from hmrnn.structure.segments import Segmentation
 
 # Okabe and Ito's colours: told apart by the colour-blind, and of different darkness in print.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = (*drawing.COLOURS, "#000000")
 LINES = ("-", "--", ":", "-.")
 OPERATION_COLOURS = {Operation.UPDATE: "#0072B2", Operation.COPY: "#F0F0F0", Operation.FLUSH: "#D55E00"}
+MEASURES = {"bits": "bits per character", "nats": "nats a point, -log p"}
 ROW = 90  # symbols in a row, as in the paper's Figure 3
 TEXT_WIDTH = 10.0  # inches
 
@@ -103,18 +105,22 @@ def norms_figure(found: Segmentation) -> Figure:
 
 
 def training_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Bits per character, firing rates and slope of one or more runs, from the records of their metrics.jsonl."""
+    """Loss, firing rates and slope of one or more runs, from the records of their metrics.jsonl."""
+    measures = {name for records in runs.values() for name in MEASURES if any(name in record for record in records)}
+    if len(measures) > 1:
+        raise ValueError("runs on text and runs on strokes can't be drawn together: their losses do not compare")
+    measure = next(iter(measures), "bits")
     figure = Figure(figsize=(TEXT_WIDTH, 3.2), layout="constrained")
-    bits, rates, slope = figure.subplots(1, 3)
+    loss, rates, slope = figure.subplots(1, 3)
     for i, (name, records) in enumerate(runs.items()):
         colour = COLOURS[i % len(COLOURS)]
-        updates = [r for r in records if r.get("bits") is not None]
-        checked = [r for r in records if r.get("valid_bits") is not None]
+        updates = [r for r in records if r.get(measure) is not None]
+        checked = [r for r in records if r.get(f"valid_{measure}") is not None]
         epochs = [r["epoch"] for r in updates]
-        smooth = running_mean([r["bits"] for r in updates])
-        bits.plot(epochs, smooth, color=colour, linewidth=1, label=name)
-        at, values = [r["epoch"] for r in checked], [r["valid_bits"] for r in checked]
-        bits.plot(
+        smooth = running_mean([r[measure] for r in updates])
+        loss.plot(epochs, smooth, color=colour, linewidth=1, label=name)
+        at, values = [r["epoch"] for r in checked], [r[f"valid_{measure}"] for r in checked]
+        loss.plot(
             at, values, color=colour, linestyle="", marker="os^Dv"[i % 5], markersize=4, gid=f"{name}: validation"
         )
         detectors = len(updates[0]["rates"]) if updates else 0
@@ -125,9 +131,9 @@ def training_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
             rates.plot(epochs, column, color=own, linestyle=LINES[l % 4], label=label)
         if detectors:
             slope.plot(epochs, [r["slope"] for r in updates], color=colour, linestyle=LINES[i % 4], label=name)
-    for axes, title in ((bits, "bits per character"), (rates, "boundaries a step"), (slope, "slope")):
+    for axes, title in ((loss, MEASURES[measure]), (rates, "boundaries a step"), (slope, "slope")):
         axes.set_xlabel("epoch")
-        axes.set_title(title + (" (line: training, marks: validation)" if axes is bits else ""), fontsize=8.5)
+        axes.set_title(title + (" (line: training, marks: validation)" if axes is loss else ""), fontsize=8.5)
         axes.grid(alpha=0.3)
         axes.tick_params(labelsize=8)
         if axes.get_legend_handles_labels()[0]:

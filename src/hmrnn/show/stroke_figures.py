@@ -43,26 +43,23 @@ def segments_figure(pieces: Sequence[tuple[str, npt.NDArray[np.bool_]]], points:
     return figure
 
 
-def density_figure(points: Points, x: Floats, y: Floats, density: Floats, weights: Floats | None = None) -> Figure:
+def density_figure(points: Points, x: Floats, y: Floats, density: Floats, weights: Floats) -> Figure:
     """The predicted density (len(y), len(x)) at evenly spaced places of the plane, and the handwriting over it. Under
-    it, if given, the weights (T, components) of the mixture at every point."""
+    it the weights (T, components) of the mixture at every point."""
     if density.shape != (len(y), len(x)):
         raise ValueError(f"the density must be of shape {(len(y), len(x))}; got {density.shape}")
     box = pixel_box(x, y)
-    heights = [TITLE + drawn_height(box)] + ([] if weights is None else [TITLE + 1.4])
+    heights = [TITLE + drawn_height(box), TITLE + 1.4]
     figure = Figure(figsize=(TEXT_WIDTH, sum(heights)), layout="constrained")
-    panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    heat = panels[0].imshow(density, extent=box, cmap=HEAT, norm=logarithmic(density), gid="density")
-    finish(heat, panels[0], "density")
+    plane, below = figure.subplots(2, 1, height_ratios=heights)
+    heat = plane.imshow(density, extent=box, cmap=HEAT, norm=logarithmic(density), gid="density")
+    finish(heat, plane, "density")
     strokes = to_strokes(points)
-    draw(panels[0], strokes, ["black"] * len(strokes), width=0.6, gid="handwriting")
-    if weights is not None:
-        shares = panels[1].imshow(
-            weights.T, aspect="auto", interpolation="nearest", vmin=0, cmap="cividis", gid="weights"
-        )
-        finish(shares, panels[1], "weight")
-        panels[1].set_xlabel("point", fontsize=8)
-        panels[1].set_ylabel("component", fontsize=8)
+    draw(plane, strokes, ["black"] * len(strokes), width=0.6, gid="handwriting")
+    shares = below.imshow(weights.T, aspect="auto", interpolation="nearest", vmin=0, cmap="cividis", gid="weights")
+    finish(shares, below, "weight")
+    below.set_xlabel("point", fontsize=8)
+    below.set_ylabel("component", fontsize=8)
     return figure
 
 

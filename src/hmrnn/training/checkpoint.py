@@ -56,10 +56,10 @@ class SavedRun:
     data_dir: Path | None  # where a published set was found
 
 
-def check_new(directory: Path, data: str) -> None:
+def check_new(directory: Path, data: TextDataConfig | StrokeDataConfig) -> None:
     """Refuses a directory that holds something, or that would become part of the text."""
-    if Path(data).is_dir() and Path(data).resolve() in directory.resolve().parents:
-        raise ValueError(f"{directory} lies in {data}, whose files are the text: choose another --out")
+    if data.is_path and Path(data.data).is_dir() and Path(data.data).resolve() in directory.resolve().parents:
+        raise ValueError(f"{directory} lies in {data.data}, whose files are the text: choose another --out")
     if (directory / RESUMABLE).exists():
         raise ValueError(f"{directory} holds a run: --resume {directory} goes on with it, or choose another --out")
     # A run that was killed before its first checkpoint was whole may start again: it has left a config at most.
@@ -115,7 +115,8 @@ def load_progress(directory: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: damaged, or not written by hmrnn: {reason}") from None
     if not isinstance(progress, dict) or progress.pop("format_version", None) != FORMAT_VERSION:
         raise ValueError(f"{path}: not a checkpoint of format_version {FORMAT_VERSION}")
-    if progress.pop("sha256", None) != checksum_of_all(progress):
+    expected = progress.pop("sha256", None)
+    if expected is not None and checksum_of_all(progress) != expected:
         raise ValueError(f"{path}: damaged: its checksum does not fit")
     if not isinstance(progress.get("update"), int) or not isinstance(progress.get("machine"), dict):
         raise ValueError(f"{path}: damaged: it does not say how far it is, and where it was made")

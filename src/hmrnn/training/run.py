@@ -63,6 +63,7 @@ def train_run(
     A run that goes on keeps its settings: `run` may only set another end. `data_dir` and `engine` are its own, too,
     unless they are given.
     """
+    run = at_home(run)
     with joined() as processes, ExitStack() as stack:
 
         def open_run() -> tuple[Data, SavedRun, dict[str, Any] | None]:
@@ -71,7 +72,7 @@ def train_run(
             if resume:
                 return reopen(run, directory, data_dir, processes)
             if processes.first:
-                check_new(directory, run.data.data)
+                check_new(directory, run.data)
             data = load(run, data_dir)
             return data, SavedRun(run, data.fingerprint, data_dir.absolute() if data_dir else None), None
 
@@ -88,7 +89,7 @@ def reopen(
     progress = load_progress(directory)
     saved = load_run(directory)
     if type(run) is not type(saved.config):
-        raise UsageError(f"{directory} is a run on {'strokes' if isinstance(run, TextRunConfig) else 'text'}")
+        raise UsageError(f"{directory} is a run on {saved.config.kind}")
     wrong = contradictions(run, saved.config)
     if wrong:
         raise UsageError(f"{', '.join(wrong)} contradicts the run in {directory}")
@@ -101,6 +102,12 @@ def reopen(
         remove_leftovers(directory)
         forget_after(directory / "metrics.jsonl", progress["update"])
     return data, replace(saved, config=run), progress
+
+
+def at_home(run: RunConfig) -> RunConfig:
+    if isinstance(run, TextRunConfig):
+        return replace(run, data=run.data.at_home())
+    return replace(run, data=run.data.at_home())
 
 
 def load(run: RunConfig, data_dir: Path | None) -> Data:

@@ -34,7 +34,7 @@ class Objective(nn.Module):
 class StrokeTask:
     """Lines of handwriting, some side by side, window by window, with the state carried along within a line."""
 
-    measure = Measure("nats", "nats a point", 1.0, "points")
+    measure = Measure("nats", "nats a point (-log p: less is better)", 1.0, "points")
 
     def __init__(self, model: StrokeModel, data: StrokeData, run: StrokeRunConfig, processes: Processes) -> None:
         self.model = model

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hmrnn.models import StrokeModel, TextModel
+from hmrnn.pretrained import Pretrained
 from hmrnn.sequence import HMLSTMState
 
 
@@ -36,7 +36,7 @@ class Loss:
 
 class Task(Protocol):
     @property
-    def model(self) -> TextModel | StrokeModel: ...
+    def model(self) -> Pretrained: ...
 
     @property
     def measure(self) -> Measure: ...
