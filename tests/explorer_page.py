@@ -54,12 +54,12 @@ class Page:
         rows = self.all(".panel")[panel].find_elements(By.CSS_SELECTOR, "tbody tr")
         return [[cell.text for cell in row.find_elements(By.TAG_NAME, "td")] for row in reversed(rows)]
 
-    def draw(self, strokes: Sequence[Sequence[tuple[int, int]]], touch: bool = False) -> None:
+    def draw(self, strokes: Sequence[Sequence[tuple[int, int]]], touch: bool = False, pad: int = 0) -> None:
         """With a mouse, or a finger. Places are counted from the corner of the pad."""
-        pad = self.one(".pad")
-        ActionChains(self.browser).scroll_to_element(pad).perform()
+        element = self.all(".pad")[pad]
+        ActionChains(self.browser).scroll_to_element(element).perform()
         box = self.browser.execute_script(
-            "const box = arguments[0].getBoundingClientRect(); return [box.left, box.top]", pad
+            "const box = arguments[0].getBoundingClientRect(); return [box.left, box.top]", element
         )
         source = PointerInput(POINTER_TOUCH, "finger") if touch else PointerInput("mouse", "mouse")
         builder = ActionBuilder(self.browser, mouse=source, duration=20)

@@ -39,7 +39,8 @@ def serve(
 
 def listening(port: int) -> socket.socket:
     """A socket that already takes connections, which wait until the server is up."""
-    own = socket.socket()
+    # The protocol is named: asyncio sends small answers at once, and not after 40 ms, only on what it knows to be TCP.
+    own = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         own.bind(("127.0.0.1", port))
