@@ -11,7 +11,7 @@ demo: $(INSTALLED)
 	$(BIN)/hmrnn demo
 
 test: lint browser
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 # Tests of pages need a real browser. Where it can't be installed, they are skipped.
 browser:

@@ -3,6 +3,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 from hmrnn.files import cache_directory
@@ -11,6 +12,12 @@ from hmrnn.files import cache_directory
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("search", parent=settings.get_profile("repeatable"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Tests run side by side, one for each core: more threads would only wait for each other.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True, scope="session")

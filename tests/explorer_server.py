@@ -18,11 +18,11 @@ from hmrnn.explorer.server import create_app, server_of
 
 
 @contextmanager
-def running(runs: Sequence[Path], memory: Memory | None = None) -> Iterator[str]:
-    """Serves runs on a free port: gives its host and port."""
-    memory = memory or Memory()
+def running(runs: Sequence[Path], port: int = 0) -> Iterator[str]:
+    """Serves runs: gives host and port."""
+    memory = Memory()
     server = server_of(create_app(load(runs, memory, IN_EXPLORER), memory))
-    with listening(0) as own:
+    with listening(port) as own:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [own]})
         thread.start()
         try:

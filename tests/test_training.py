@@ -306,6 +306,15 @@ def test_a_killed_run_goes_on_exactly(text_file, tmp_path, monkeypatch, model, b
     assert metrics(tmp_path / "straight") == metrics(tmp_path / "killed")
 
 
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_exact_also_at_a_size_that_keeps_all_threads_busy(text_file, tmp_path, monkeypatch):
     run = settings(text_file, epochs=1.0)
     run = replace(run, model=replace(run.model, hidden_sizes=(160, 128, 144), output_size=96), data=TextDataConfig())
@@ -462,7 +471,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_noticed(text_file, tmp_path):
     train_run(settings(text_file, epochs=0.2), tmp_path)
     whole, chance, refused = (tmp_path / "training.pt").read_bytes(), random.Random(0), []
     expected = checkpoint.checksum_of_all(checkpoint.load_progress(tmp_path))
-    for _ in range(300):
+    for _ in range(120):
         spoilt = bytearray(whole)
         spoilt[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
         (tmp_path / "training.pt").write_bytes(spoilt)
@@ -470,7 +479,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_noticed(text_file, tmp_path):
             assert checkpoint.checksum_of_all(checkpoint.load_progress(tmp_path)) == expected, "silently another state"
         except ValueError as error:
             refused.append(str(error))
-    assert len(refused) > 100
+    assert len(refused) > 40
     assert all("training.pt" in reason for reason in refused)
 
 
