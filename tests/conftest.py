@@ -31,6 +31,15 @@ def _own_cache():
         yield
 
 
+@pytest.fixture(scope="module")
+def two_threads():
+    """For tests of what threads may spoil."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The paper's sets, which belong to others: where they are not at hand, what needs them is skipped."""

@@ -306,14 +306,6 @@ def test_a_killed_run_goes_on_exactly(text_file, tmp_path, monkeypatch, model, b
     assert metrics(tmp_path / "straight") == metrics(tmp_path / "killed")
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.usefixtures("two_threads")
 def test_exact_also_at_a_size_that_keeps_all_threads_busy(text_file, tmp_path, monkeypatch):
     run = settings(text_file, epochs=1.0)

@@ -8,6 +8,7 @@ from typing import Any
 from hmrnn.data.strokes import checked_strokes
 
 SLOPES = (0.1, 20.0)
+MOST_NEW = 1_000  # symbols or points that are made in one request
 MOST_SYMBOLS = 5_000  # of a text, with what is made of it
 MOST_POINTS = 3_000  # of a drawing as the model reads it, with what is made of it
 
