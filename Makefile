@@ -5,12 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test browser lint format clean
+.PHONY: demo test browser lint docs format clean
 
 demo: $(INSTALLED)
 	$(BIN)/hmrnn demo
 
-test: lint browser
+test: lint docs browser
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 # Tests of pages need a real browser. Where it can't be installed, they are skipped.
@@ -24,6 +24,9 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(INSTALLED)
+	$(BIN)/mkdocs build --strict --quiet
+
 format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -34,4 +37,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
