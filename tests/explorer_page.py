@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -33,6 +34,14 @@ class Page:
 
     def shows(self, text: str, selector: str = ".summary") -> None:
         self.until(lambda: all(text in part.text for part in self.all(selector)))
+
+    def settled(self) -> str:
+        """The first summary, when it no longer changes."""
+        seen = [""] * 10
+        while len(set(seen)) > 1 or not seen[0]:
+            seen = [*seen[1:], self.one(".summary").text]
+            time.sleep(0.05)
+        return seen[0]
 
     @property
     def text(self) -> str:

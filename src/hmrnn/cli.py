@@ -14,6 +14,7 @@ from tyro.extras import SubcommandApp
 from hmrnn import cli_train
 from hmrnn.cli_train import bad_usage
 from hmrnn.config import ReadingConfig, UsageError, check_positive, check_size
+from hmrnn.explorer import IN_EXPLORER
 
 Reading = Annotated[ReadingConfig, arg(name="")]  # its flags have no prefix
 BY_DEFAULT = ReadingConfig()
@@ -331,6 +332,27 @@ def figure(
         data_dir=data_dir,
         reading=reading,
     )
+
+
+@app.command(name="explore")
+def explore(
+    run: Positional[Path],
+    compare: Path | None = None,
+    port: int = 0,
+    browser: bool = True,
+    reading: Reading = IN_EXPLORER,
+) -> None:
+    """Serve a page on 127.0.0.1 on which one types or draws, and watches what the layers make of it.
+
+    Args:
+        run: Directory of the run.
+        compare: Another run of the same kind, side by side.
+        port: By default a free one.
+        browser: Open it in the browser.
+    """
+    from hmrnn.explorer import serve
+
+    serve([run] if compare is None else [run, compare], port=port, open_browser=browser, reading=reading)
 
 
 @app.command(name="bench")

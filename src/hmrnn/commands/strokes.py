@@ -40,7 +40,7 @@ from hmrnn.show.drawing import animated_svg, coloured_svg, strokes_page, svg
 from hmrnn.stroke_generation import generate_points
 from hmrnn.structure.scores import from_lines, scores_of
 from hmrnn.structure.segments import StrokeSegmentation
-from hmrnn.structure.written import as_json as segment_as_json
+from hmrnn.structure.written import line_as_json
 from hmrnn.training.checkpoint import load_run
 
 FORMAT_VERSION = 1
@@ -233,16 +233,7 @@ def write_json(found: Iterator[StrokeSegmentation]) -> None:
     sys.stdout.write(f'{{"format_version": {FORMAT_VERSION}, "unit": "point", "lines": [')
     separator = "\n"
     for line in found:
-        done = line.updates
-        content = {
-            "points": len(line.points),
-            "segments": [
-                {name: value for name, value in segment_as_json(own).items() if name != "text"}
-                for layer in line.layers
-                for own in layer
-            ],
-            "updates": {"layers": done.layers, "all": done.all, "saved": done.saved},
-        }
+        content = line_as_json(len(line.points), line.layers, line.updates)
         sys.stdout.write(separator + json.dumps(finite(content)))
         sys.stdout.flush()
         separator = ",\n"
