@@ -149,9 +149,9 @@ def read_symbols(directory: Path) -> Symbols:
 def point_embedding(size: int) -> nn.Linear:
     """(..., 3) -> (..., size), linear, as large at the start as a symbol's embedding.
 
-    Most points lie near the mean. Small inputs would be magnified by layer normalisation, and gradients with them: norms
-    of 1e9 were measured. A bias would mend that, too, but to a detector it is a bias that learns ten times as fast as
-    its own.
+    Most points lie near the mean. Small inputs would be magnified by layer normalisation, and gradients with them:
+    norms of 1e9 were measured. A bias would mend that, too, but to a detector it is a bias that learns ten times as
+    fast as its own.
     """
     embedding = nn.Linear(3, size, bias=False)
     nn.init.normal_(embedding.weight, std=3.0)
