@@ -257,7 +257,7 @@ class TrainingConfig:
     """but at most this."""
     target_rate: float | None = None
     """Steers detectors at first: that of layer l towards firing at this share of the steps to the power of l."""
-    steered_updates: int = 20_000
+    steered_updates: int = 1000
     """Updates in which detectors are steered, if there is a target rate."""
     validate_every: float = 1.0
     """Epochs from one validation to the next."""
@@ -359,6 +359,7 @@ STROKE_PRESETS: Mapping[str, StrokeRunConfig] = {
             slope_per_epoch=0.004,
             slope_limit=3.0,
             target_rate=0.25,
+            steered_updates=20_000,
             validate_every=0.5,
             patience=3,
         ),

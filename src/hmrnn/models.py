@@ -147,14 +147,14 @@ def read_symbols(directory: Path) -> Symbols:
 
 
 def point_embedding(size: int) -> nn.Linear:
-    """(..., 3) -> (..., size), linear, as large at the start as a symbol's embedding.
+    """(..., 3) -> (..., size), with a start as that of a symbol's embedding.
 
-    Most points lie near the mean. Small inputs would be magnified by layer normalisation, and gradients with them:
-    norms of 1e9 were measured. A bias would mend that, too, but to a detector it is a bias that learns ten times as
-    fast as its own.
+    Most points lie near the mean. Without a bias as large they would be almost nothing, and layer normalisation would
+    magnify it: gradients of 1e9 were measured.
     """
-    embedding = nn.Linear(3, size, bias=False)
-    nn.init.normal_(embedding.weight, std=3.0)
+    embedding = nn.Linear(3, size)
+    nn.init.normal_(embedding.weight)
+    nn.init.normal_(embedding.bias)
     return embedding
 
 
@@ -165,7 +165,7 @@ class StrokeModelOutput:
 
 
 class StrokeModel(Pretrained):
-    """Predicts the next point of a pen: a linear embedding of the normalised point, a recurrent network, the gated
+    """Predicts the next point of a pen: an affine embedding of the normalised point, a recurrent network, the gated
     output module, and a mixture of Gaussians.
 
     Takes and gives points in the data's own units: mean and deviation of the offsets it was trained on belong to it.

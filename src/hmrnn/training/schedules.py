@@ -41,7 +41,7 @@ class LearningRate:
         self.divided, self.finished = state["divided"], state["finished"]
 
 
-STEERING = 0.1  # of a bias, for each update in which a detector fires at every step though it never should
+STEERING = 0.3  # of a bias, for each update in which a detector fires at every step though it never should
 
 
 @dataclass(frozen=True)
