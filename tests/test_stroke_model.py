@@ -276,11 +276,12 @@ def test_predicted_density_is_that_of_every_step():
     line[:, 1] *= 3
     network.normalise_as([line, *lines_of(50)])
     with torch.no_grad():
-        network.head.bias[3 : 3 + 6] = torch.tensor([0.1, -0.2, 0.3, 0.2, -0.1, 0.0])  # means
+        network.head.bias[3 : 3 + 6] = torch.tensor([0.03, -0.02, 0.0, 0.02, -0.03, 0.01])  # means
         network.head.bias[3 + 6 : 3 + 6 + 6] = -3.5  # narrow: nearly all of it within the grid
     x, y, density, weights = predicted_density(network, line)
     assert density.shape == (len(y), len(x))
-    assert density.sum() * (x[1] - x[0]) * (y[1] - y[0]) == pytest.approx(len(line), rel=0.05)
+    total = density.sum() * (x[1] - x[0]) * (y[1] - y[0])
+    assert len(line) - 1 < total < len(line), "what is expected after the last point may lie outside"
     assert weights.sum(1) == pytest.approx(np.ones(len(line)))
     points = torch.from_numpy(line).double()
     out, _ = network(points.unsqueeze(1))
