@@ -11,7 +11,7 @@ demo: $(INSTALLED)
 	$(BIN)/hmrnn demo
 
 test: lint docs browser
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/pytest
 
 # Tests of pages need a real browser. Where it can't be installed, they are skipped.
 browser:

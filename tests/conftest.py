@@ -3,7 +3,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 from hmrnn.files import cache_directory
@@ -12,12 +11,6 @@ from hmrnn.files import cache_directory
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("search", parent=settings.get_profile("repeatable"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
-
-
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # Tests run side by side, one for each core: more threads would only wait for each other.
-    os.environ["OMP_NUM_THREADS"] = "1"
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -29,15 +22,6 @@ def _own_cache():
         (Path(folder) / "native").symlink_to(native)
         patch.setenv("HMRNN_CACHE", folder)
         yield
-
-
-@pytest.fixture(scope="module")
-def two_threads():
-    """For tests of what threads may spoil."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ from networks import Case, cases
 from hmrnn import COPY, HMLSTM, UPDATE, HMLSTMState, Symbols, TextModel, TextModelConfig
 
 ENGINES = ["events", "native"]
-pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 def results(case: Case, engine: str, dtype: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:

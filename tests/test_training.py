@@ -306,7 +306,6 @@ def test_a_killed_run_goes_on_exactly(text_file, tmp_path, monkeypatch, model, b
     assert metrics(tmp_path / "straight") == metrics(tmp_path / "killed")
 
 
-@pytest.mark.usefixtures("two_threads")
 def test_exact_also_at_a_size_that_keeps_all_threads_busy(text_file, tmp_path, monkeypatch):
     run = settings(text_file, epochs=1.0)
     run = replace(run, model=replace(run.model, hidden_sizes=(160, 128, 144), output_size=96), data=TextDataConfig())
