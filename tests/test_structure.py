@@ -58,7 +58,7 @@ def test_steps_are_what_the_model_put_out(kind):
 def test_a_text_in_pieces_is_the_same_text(kind, cuts):
     model = small(kind)
     whole, parts = steps_of(model, hidden=True), steps_of(model, *cuts, hidden=True)
-    for name in ("numbers", "operations", "z", "z_tilde", "norms", "surprisal"):
+    for name in ("inputs", "operations", "z", "z_tilde", "norms", "surprisal"):
         torch.testing.assert_close(getattr(parts, name), getattr(whole, name), equal_nan=True, rtol=1e-9, atol=1e-12)
     for a, b in zip(parts.h, whole.h, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
@@ -146,7 +146,7 @@ def test_the_tree_holds_every_segment_once_and_nests(case):
             assert child.end <= segment.end
             walk(child)
 
-    roots = Segmentation(text, steps, layers).tree()
+    roots = Segmentation(steps, layers, text).tree()
     for root in roots:
         walk(root)
     assert sorted(seen) == sorted((s.layer, s.start, s.end) for s in found)
@@ -160,7 +160,7 @@ def test_a_tree_by_hand():
     (steps,) = made(z, "abababa")
     found = list(segments([steps], SYMBOLS))
     layers = tuple(tuple(s for s in found if s.layer == layer) for layer in (1, 2))
-    tree = Segmentation("abababa", steps, layers).tree()
+    tree = Segmentation(steps, layers, "abababa").tree()
     shape = [(s.layer, s.start, s.end, [(c.start, c.end) for c in s.children]) for s in tree]
     # The second segment of layer 2 ends in the middle of one of layer 1, which then stands beside it.
     assert shape == [(2, 0, 4, [(0, 2), (2, 4)]), (1, 4, 6, []), (2, 4, 5, []), (2, 5, 7, [(6, 7)])]
