@@ -88,6 +88,12 @@ def test_at_the_bounds_it_is_exact_too(rho: float, sigma: float, distance: float
         assert in_float32 == pytest.approx(float(exact(density, there)), rel=1e-3), "correlations cost float32 digits"
 
 
+def test_the_surest_pen_that_is_wrong_is_still_a_number() -> None:
+    values = torch.zeros(13)
+    values[1], values[8], values[11], values[12] = 1e31, -55.0, 10.0, -3.4e38
+    assert density_of(values, 2).log_prob(torch.tensor([499110232064.0, 0.0, 1.0])).isfinite()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)

@@ -102,5 +102,5 @@ def density_of(raw: Tensor, components: int) -> PointDensity:
         mu.view(pairs).clamp(-FAR, FAR),
         LOG_SIGMA_BOUND * (log_sigma.view(pairs) / LOG_SIGMA_BOUND).tanh(),
         RHO_BOUND * rho.tanh(),
-        pen[..., 0],
+        pen[..., 0].clamp(-FAR, FAR),
     )
