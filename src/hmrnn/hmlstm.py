@@ -12,7 +12,7 @@ from hmrnn import engines
 from hmrnn.config import BOUNDARIES, COPY_BOUNDARIES, Boundary, CopyBoundary
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call, Recurrent, Unrolled
-from hmrnn.sequence import COPY, FLUSH, UPDATE, HMLSTMOutput
+from hmrnn.sequence import COPY, FLUSH, UPDATE, HMLSTMOutput, HMLSTMState, Piecewise
 
 DETECTOR_RADIUS = 1.94
 
@@ -182,6 +182,26 @@ class HMLSTM(Recurrent):
                 for block in blocks:
                     block.mul_(shrink)
 
+    def detector_sums(self, x: Tensor, before: HMLSTMState | None, out: HMLSTMOutput) -> Tensor:
+        """(T, B, L-1): s_z of every detector at every step, from the output for x and the state before it.
+
+        Time first. Hidden states are constants here: the gradient is that by the detectors' own weights.
+
+        s_z = U_z h[t-1,l] + z[t-1,l] * V_z h[t-1,l+1] + z[t,l-1] * W_z h[t,l-1] + b_z
+        """
+        before = before or self.initial_state(x.shape[1])
+        z, sums = out.z.detach(), []
+        for l, w in enumerate(self.weights()[:-1]):
+            assert w.U_z is not None
+            assert w.V_z is not None
+            assert w.W_z is not None
+            assert w.b_z is not None
+            fed = x.detach() @ w.W_z if l == 0 else z[..., l - 1] * projected(out.steps[l - 1], w.W_z)
+            own = delayed(projected(out.steps[l], w.U_z), before.h[l].detach() @ w.U_z)
+            above = delayed(projected(out.steps[l + 1], w.V_z), before.h[l + 1].detach() @ w.V_z)
+            sums.append(own + delayed(z[..., l], before.z[:, l]) * above + fed + w.b_z)
+        return torch.stack(sums, dim=-1)
+
     @torch.no_grad()
     def shift_detectors(self, shifts: Sequence[float]) -> None:
         """Adds to the bias of each detector."""
@@ -207,6 +227,16 @@ def operations(z: Tensor, z_start: Tensor, valid: Tensor | None) -> Tensor:
     if valid is not None:
         done = torch.where(valid.unsqueeze(-1), done, COPY)
     return done.to(torch.int8)
+
+
+def projected(steps: Piecewise, weights: Tensor) -> Tensor:
+    """(T, B): the product of each step's vector, as a constant, with the weights."""
+    return (steps.values.detach() @ weights)[steps.index]
+
+
+def delayed(values: Tensor, first: Tensor) -> Tensor:
+    """(T, B): at each step what was there one step before."""
+    return torch.cat([first.unsqueeze(0), values[:-1]])
 
 
 def detector_biases(boundary_bias: float | Sequence[float], detectors: int) -> list[float]:

@@ -149,12 +149,11 @@ def read_symbols(directory: Path) -> Symbols:
 def point_embedding(size: int) -> nn.Linear:
     """(..., 3) -> (..., size), with a start as that of a symbol's embedding.
 
-    Most points lie near the mean. Without a bias as large they would be almost nothing, and layer normalisation would
-    magnify it: gradients of 1e9 were measured.
+    Smaller weights would make points almost nothing, and layer normalisation would magnify it: gradients of 1e9 were
+    measured. There is no bias: a constant part of the input is, to a detector, a bias that learns much too fast.
     """
-    embedding = nn.Linear(3, size)
+    embedding = nn.Linear(3, size, bias=False)
     nn.init.normal_(embedding.weight)
-    nn.init.normal_(embedding.bias)
     return embedding
 
 
@@ -165,7 +164,7 @@ class StrokeModelOutput:
 
 
 class StrokeModel(Pretrained):
-    """Predicts the next point of a pen: an affine embedding of the normalised point, a recurrent network, the gated
+    """Predicts the next point of a pen: a linear embedding of the normalised point, a recurrent network, the gated
     output module, and a mixture of Gaussians.
 
     Takes and gives points in the data's own units: mean and deviation of the offsets it was trained on belong to it.

@@ -129,24 +129,9 @@ def norms(steps: Piecewise) -> Tensor:
 
 
 def detector_values(model: TextModel | StrokeModel, inputs: Tensor, out: HMLSTMOutput, before: HMLSTMState) -> Tensor:
-    """(T, 1, L-1): z~ of every detector at every step, as in `equations.py`, from what the engine put out.
-
-    s_z = U_z h[t-1,l] + z[t-1,l] * V_z h[t-1,l+1] + z[t,l-1] * W_z h[t,l-1] + b_z
-    """
+    """(T, 1, L-1): z~ of every detector at every step, as in `equations.py`, from what the engine put out."""
     rnn = model.rnn
     if not isinstance(rnn, HMLSTM) or model.config.model == "hrnn":
         return out.z
-    weights, values = rnn.weights(), []
-    below, fed = model.embed(inputs.to(out.z.device)).unsqueeze(1), torch.ones_like(out.z[..., 0])
-    for l in range(rnn.num_layers - 1):
-        w = weights[l]
-        assert w.U_z is not None
-        assert w.V_z is not None
-        assert w.W_z is not None
-        assert w.b_z is not None
-        own, above = (torch.cat([before.h[k].unsqueeze(0), out.h[k][:-1]]) for k in (l, l + 1))
-        flush = torch.cat([before.z[:, l].unsqueeze(0), out.z[:-1, :, l]])
-        s_z = own @ w.U_z + flush * (above @ w.V_z) + fed * (below @ w.W_z) + w.b_z
-        values.append(hard_sigmoid(s_z, rnn.slope))
-        below, fed = out.h[l], out.z[..., l]
-    return torch.stack(values, dim=-1)
+    x = model.embed(inputs.to(out.z.device)).unsqueeze(1)
+    return hard_sigmoid(rnn.detector_sums(x, before, out), rnn.slope)

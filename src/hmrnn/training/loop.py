@@ -21,7 +21,8 @@ from hmrnn.sequence import HMLSTMState
 from hmrnn.training.checkpoint import SavedRun, save_model, save_run
 from hmrnn.training.distributed import Processes
 from hmrnn.training.metrics import CollapseWatch, Reporter
-from hmrnn.training.schedules import LearningRate, Steering
+from hmrnn.training.schedules import LearningRate
+from hmrnn.training.steering import Steering
 from hmrnn.training.task import Task
 
 INTERRUPTED = "interrupted"
@@ -55,7 +56,7 @@ class Training:
         self.parameters = [p for p in task.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.learning_rate, fused=True)
         self.rate = LearningRate(self.config)
-        self.steering = Steering(self.config)
+        self.steering = Steering(self.config, task.model.rnn)
         self.slope = SlopeSchedule(self.config.slope_per_epoch, self.config.slope_limit)
         self.watch = CollapseWatch(task.model.rnn.num_layers - 1 if task.model.config.model == "hm-lstm" else 0)
         self.generator = torch.Generator().manual_seed(self.config.seed + processes.rank)
@@ -93,27 +94,29 @@ class Training:
         self.set_slope(self.update)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate.value
-        loss = self.task.loss(self.update, self.generator)
+        with self.steering.watching(self.update):
+            loss = self.task.loss(self.update, self.generator)
         self.optimizer.zero_grad()
         loss.mean.backward()
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip))
         wishes = [stop, self.over and self.processes.first, checkpoint and self.processes.first]
-        sums = self.processes.sum([loss.mean.item(), *loss.rates.tolist(), *map(float, wishes)])
-        mean_loss, *mean_rates = (value / self.processes.world for value in sums[:-3])
+        told = [loss.mean.item(), *loss.rates.tolist(), *self.steering.excess]
+        sums = self.processes.sum([*told, *map(float, wishes)])
+        mean_loss, *means = (value / self.processes.world for value in sums[:-3])
+        rates, excess = means[: len(loss.rates)], means[len(loss.rates) :]
         # Every process sees the same sums and, after averaging, the same gradient: all decide alike.
         applied = math.isfinite(mean_loss) and math.isfinite(norm)
         if applied:
             self.optimizer.step()
             model.rnn.constrain_detectors()
-            model.rnn.shift_detectors(self.steering.shifts(mean_rates, self.update))
+            self.steering.steer(excess, self.update)
         else:
             self.task.forget()
         self.skipped += not applied
         self.skipped_in_a_row = 0 if applied else self.skipped_in_a_row + 1
         self.update += 1
         interrupted, over, checkpoint = (value > 0 for value in sums[-3:])
-        told = self.task.measure.of(mean_loss)
-        return Update(told, mean_rates, loss.steps, norm, applied, interrupted, over, checkpoint)
+        return Update(self.task.measure.of(mean_loss), rates, loss.steps, norm, applied, interrupted, over, checkpoint)
 
     def set_slope(self, update: int) -> None:
         self.task.model.rnn.slope = self.slope(update // self.task.updates_per_epoch)

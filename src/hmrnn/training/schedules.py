@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,23 +38,3 @@ class LearningRate:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.stale = state["best"], state["stale"]
         self.divided, self.finished = state["divided"], state["finished"]
-
-
-STEERING = 0.3  # of a bias, for each update in which a detector fires at every step though it never should
-
-
-@dataclass(frozen=True)
-class Steering:
-    """Keeps detectors from firing always or never while the layers above them know nothing yet.
-
-    A detector's bias is shifted in proportion to how far it is from its target rate, as long as detectors are steered.
-    """
-
-    config: TrainingConfig
-
-    def shifts(self, rates: Sequence[float], update: int) -> list[float]:
-        """What to add to the bias of each detector after an update in which they fired this often."""
-        target = self.config.target_rate
-        if target is None or update >= self.config.steered_updates:
-            return [0.0] * len(rates)
-        return [STEERING * (target ** (l + 1) - rate) for l, rate in enumerate(rates)]
