@@ -58,7 +58,9 @@ def test_without_the_excess_a_detector_would_have_fired_at_its_rate(seed, copy_b
     for l in range(2):
         values = sums[..., l][asked(rnn, out.operations, l)]
         wanted = min(rate ** (l + 1) * 60, len(values))  # as many as there are steps to fire at
-        assert int((values > excess[l]).sum()) == pytest.approx(wanted, abs=1.01)
+        # While a layer copies, its detector may say the same thing step after step: all of them fire, or none.
+        assert int((values > excess[l]).sum()) <= wanted + 1
+        assert int((values >= excess[l]).sum()) >= wanted - 1
 
 
 def test_the_gradient_is_that_of_the_detectors_weights():

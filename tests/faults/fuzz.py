@@ -1,0 +1,175 @@
+"""Hostile input for the commands that read: one example is some bytes, which choose a command and are what it reads.
+
+A script, too, for atheris, which changes examples to reach more of the code; where that is not installed, a plain
+mutation of the seeds stands in for it:
+
+    python fuzz.py RUNS SCRATCH COUNT
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import shutil
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+try:
+    import atheris
+except ImportError:  # it is not to be had for every Python
+    atheris = None
+
+if atheris is not None and __name__ == "__main__":
+    with atheris.instrument_imports(include=["hmrnn"]):
+        from hmrnn.commands import strokes, text
+else:
+    from hmrnn.commands import strokes, text
+
+from hmrnn.config import ReadingConfig
+from hmrnn.files import cache_directory
+from hmrnn.generation import Sampling
+from hmrnn.structure import scores
+
+SEEDS = (
+    b"",
+    b"The value of it is none.\nA line.\r\nAnother\r",
+    "Schnee \N{SNOWMAN} 雪 \N{GRINNING FACE}\n".encode(),
+    b"\xff\xfe\x00\xd8 \xed\xa0\x80 \xc0\x80 \xf4\x90\x80\x80",
+    b"\0\0\0",
+    b"[[[0, 0], [1, 2.5], [-3e2, 4]], [[5, 6]]]\n",
+    b"[[[0, 0], [1, 1]]]\n\n[[[7, 7], [8, 9]]]\r\n",
+    b"[[[1e999, NaN], [Infinity, 1]], []]",
+    b'[[["0", null], [true, {}]]]',
+    b"[" * 2000,
+)
+FORMATS = ("text", "json", "html")
+
+
+def own_cache(folder: Path) -> Path:
+    """A cache for texts that may be spoilt; the built engine stays where it is."""
+    native = cache_directory("native").resolve()
+    folder.mkdir()
+    (folder / "native").symlink_to(native)
+    return folder
+
+
+class Fuzz:
+    """What the commands did with examples."""
+
+    def __init__(self, runs: Path, scratch: Path) -> None:
+        self.runs, self.file, self.cache = runs, scratch / "input", own_cache(scratch / "cache")
+        os.environ["HMRNN_CACHE"] = str(self.cache)
+        self.results: Counter[str] = Counter()
+        # Each model is loaded once, and not for each example; and chance is measured by few draws.
+        scores.DRAWS = 2
+        text.load_model = cache(text.load_model)  # type: ignore[assignment]
+        strokes.load_model = cache(strokes.load_model)  # type: ignore[assignment]
+
+    def __call__(self, example: bytes) -> None:
+        """Raises, if a command does anything but answer, or refuse in one line."""
+        choice, content = int.from_bytes(example[:2], "big"), example[2:]
+        choice, unknown = divmod(choice, 3)
+        choice, form = divmod(choice, 3)
+        choice, run = divmod(choice, 2)
+        reading = ReadingConfig(on_unknown=("error", "skip", "replace")[unknown])
+        commands = self.of_text(("text", "bytes")[run], FORMATS[form], reading) | self.of_strokes(FORMATS[form])
+        name = list(commands)[choice % len(commands)]
+        self.file.write_bytes(content)
+        told, stdin = io.StringIO(), sys.stdin
+        sys.stdin = io.TextIOWrapper(io.BytesIO(content))
+        try:
+            with redirect_stdout(io.StringIO()), redirect_stderr(told):
+                commands[name](content)
+            result = "answered"
+        except (ValueError, OSError) as error:  # what `hmrnn` tells in a line
+            lines = str(error).splitlines()
+            assert len(lines) == 1, f"not one line: {lines}"
+            result = "refused"
+        finally:
+            sys.stdin = stdin
+            shutil.rmtree(self.cache / "data", ignore_errors=True)
+        assert "Traceback" not in told.getvalue()
+        self.results[f"{name}: {result}"] += 1
+
+    def of_text(self, run: str, form: Any, reading: ReadingConfig) -> dict[str, Callable[[bytes], None]]:
+        directory, data = self.runs / run, str(self.file)
+        read: dict[str, Any] = {"data_dir": None, "reading": reading, "as_json": form == "json"}
+        shown: dict[str, Any] = {"form": form, "vectors": form == "json", "reading": reading}
+        write: dict[str, Any] = {"seed": 0, "show_boundaries": True, "reading": reading, "as_json": form == "json"}
+        return {
+            "segment": lambda _: text.segment(directory, "-", **shown),
+            "segment a file": lambda _: text.segment(directory, data, **shown),
+            "eval": lambda _: text.evaluate(directory, data, split=None, streams=1, dynamic=None, **read),
+            "score": lambda _: text.score_run(directory, data, gold=None, split=None, first=None, **read),
+            "score gold": lambda _: text.score_run(directory, None, gold=self.file, split=None, first=None, **read),
+            # as the system hands over what was typed
+            "generate": lambda typed: text.write(directory, os.fsdecode(typed), 2, Sampling(), **write),
+        }
+
+    def of_strokes(self, form: Any) -> dict[str, Callable[[bytes], None]]:
+        directory, data, reading = self.runs / "strokes", str(self.file), ReadingConfig()
+        read: dict[str, Any] = {"split": None, "data_dir": None, "reading": reading, "as_json": form == "json"}
+        write: dict[str, Any] = {"lines": 1, "max_new": 2, "bias": 0.0, "seed": 0, "out": None, "animated": False}
+        prime: dict[str, Any] = {"prime": self.file, **write, "reading": reading, "as_json": form == "json"}
+        return {
+            "segment strokes": lambda _: strokes.segment(
+                directory, "-", form=form, vectors=form == "json", reading=reading
+            ),
+            "eval strokes": lambda _: strokes.evaluate(directory, data, **read),
+            "score strokes": lambda _: strokes.score_run(directory, data, **read),
+            "generate strokes": lambda _: strokes.write(directory, **prime),
+        }
+
+
+def mutated(chance: random.Random) -> bytes:
+    """A seed, with bytes changed, cut out, doubled or taken from another seed."""
+    content = bytearray(chance.choice(SEEDS))
+    for _ in range(chance.randrange(6)):
+        place, length = chance.randrange(len(content) + 1), chance.randrange(1, 9)
+        other = chance.choice(SEEDS)
+        content[place : place + chance.choice((0, length))] = chance.choice(
+            (b"", chance.randbytes(length), bytes(content[place : place + length]) * 2, other[:length], other[-length:])
+        )
+    return chance.randbytes(2) + bytes(content)
+
+
+def main() -> None:
+    runs, scratch, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    fuzz, seen = Fuzz(runs, scratch), 0
+
+    def one(example: bytes) -> None:
+        nonlocal seen
+        seen += 1
+        try:
+            fuzz(example)
+        except BaseException:
+            print(f"input {example!r}", file=sys.stderr)
+            traceback.print_exc()
+            os._exit(1)
+        if seen == count:
+            print(json.dumps({"by": atheris.__name__ if atheris else "mutation", "results": fuzz.results}), flush=True)
+            os._exit(0)  # libFuzzer never returns
+
+    if atheris is None:
+        chance = random.Random(0)
+        while True:
+            one(mutated(chance))
+    corpus = scratch / "corpus"
+    corpus.mkdir()
+    for i, seed in enumerate(SEEDS):
+        for choice in range(0, 180, 7):
+            (corpus / f"{i}-{choice}").write_bytes((choice + i).to_bytes(2, "big") + seed)
+    atheris.Setup([sys.argv[0], "-max_len=4096", "-seed=1", "-rss_limit_mb=4096", str(corpus)], one)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

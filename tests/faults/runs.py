@@ -1,0 +1,136 @@
+"""Small runs, commands in this process, and damage."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from hmrnn.cli import main
+from hmrnn.files import sealed
+
+SIZES = "--hidden-sizes 8 8 8 --output-size 8 --embedding-size 8"
+FLAGS = {
+    "text": f"--data text.txt --batch-size 4 --window 20 {SIZES} --epochs 1".split(),
+    "bytes": f"--data bytes.bin --bytes --batch-size 4 --window 20 {SIZES} --epochs 1".split(),
+    "strokes": f"--data lines.jsonl --batch-size 4 --window 20 {SIZES} --components 3 --epochs 1".split(),
+}
+PARTS = ("config.json", "model.safetensors", "symbols.json")
+
+
+def kind(name: str) -> str:
+    """The command that trains a run: text or strokes."""
+    return "strokes" if name == "strokes" else "text"
+
+
+def call(*arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """`hmrnn` in this process, which has torch already. What it does not handle itself is raised here, too."""
+    streams = {name: io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for name in ("stdout", "stderr")}
+    code: Any = 0
+    folder = os.getcwd()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hmrnn", *map(str, arguments)])
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        for name, stream in streams.items():
+            patch.setattr(sys, name, stream)
+        os.chdir(cwd or folder)
+        try:
+            main()
+        except SystemExit as leaving:
+            code = leaving.code
+        finally:
+            os.chdir(folder)
+    for stream in streams.values():
+        stream.flush()
+    out, err = (stream.buffer.getvalue().decode() for stream in streams.values())
+    return subprocess.CompletedProcess(arguments, code, out, err)
+
+
+def succeeded(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    done = call(*arguments, **options)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def refused(*arguments: str | Path, because: str = "", status: int = 1, **options: Any) -> str:
+    """The one line with which a command says why it ended."""
+    done = call(*arguments, **options)
+    assert done.returncode == status, (done.returncode, done.stderr)
+    return reason(done.stderr, because)
+
+
+def reason(told: str, because: str = "") -> str:
+    """The last line that a failed command told: the first that says `hmrnn:`, and not a traceback."""
+    *before, last = told.splitlines()
+    assert last.startswith("hmrnn: "), told
+    assert not any(line.startswith("hmrnn: ") or "Traceback" in line for line in before), told
+    assert because in last, told
+    return last
+
+
+def copy(run: Path, folder: Path) -> Path:
+    """A run to spoil."""
+    return Path(shutil.copytree(run, folder / f"run{len(list(folder.iterdir()))}"))
+
+
+def reseal(run: Path, **changes: Any) -> None:
+    """Changes settings in every config.json of a run, and their checksum with them, as an attacker would."""
+    for path in run.rglob("config.json"):
+        content = {**json.loads(path.read_text()), **changes}
+        del content["checksum"]
+        path.write_text(json.dumps(sealed(content)))
+
+
+def weights_of(run: Path) -> dict[str, bytes]:
+    """Bit for bit."""
+    return {name: tensor.numpy().tobytes() for name, tensor in load_file(run / "model.safetensors").items()}
+
+
+def all_finite(run: Path) -> bool:
+    return all(bool(t.isfinite().all()) for p in run.rglob("model.safetensors") for t in load_file(p).values())
+
+
+def flipped(content: bytes, chance: random.Random) -> bytes:
+    spoilt = bytearray(content)
+    spoilt[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    return bytes(spoilt)
+
+
+def truncated(content: bytes, chance: random.Random) -> bytes:
+    return content[: chance.randrange(len(content))]
+
+
+DAMAGE: dict[str, Callable[[bytes, random.Random], bytes]] = {"flipped": flipped, "truncated": truncated}
+
+
+@contextmanager
+def bounded(seconds: int = 20, megabytes: int = 512) -> Iterator[None]:
+    """Whatever happens inside must be quick, and must not need more memory than this."""
+
+    def too_long(*_: Any) -> None:
+        pytest.fail(f"still busy after {seconds} s")
+
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    handler = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(seconds)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (megabytes << 20), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)

@@ -1,0 +1,248 @@
+"""Hostile input to segment, score, eval and generate: a clean answer, or a clean refusal."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faults import fuzz
+from faults.runs import bounded, call, reason, refused, succeeded
+
+NASTY = {
+    "empty": b"",
+    "binary": bytes(range(256)) * 3,
+    "a lone surrogate": b"The \xed\xa0\x80 value",
+    "NUL": b"a\0b\0",
+    "only NUL": b"\0" * 500,
+    "mixed line ends": b"a line\r\nanother\rone more\n\n\r\r\n",
+    "cut in a character": "snow \N{SNOWMAN}".encode()[:-1],
+    "a byte order mark": b"\xef\xbb\xbfThe value",
+    "UTF-16": "The value".encode("utf-16"),
+    "white space": b" \t\n \x0b\x0c\x1c\x85 ",
+    "deep": b"[" * 5000,
+    "an endless number": b"[[[" + b"9" * 5000 + b", 1]]]",
+    "odd numbers": b"[[[NaN, Infinity], [-0.0, 1e-999]]]",
+    "half a line of strokes": b"[[[1, 2], [3",
+}
+
+
+def processed(*arguments: str | Path, **options) -> subprocess.CompletedProcess[bytes]:
+    """In a process of its own."""
+    command = [sys.executable, "-m", "hmrnn", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, check=False, timeout=600, **options)
+
+
+@pytest.mark.parametrize("what", NASTY)
+@pytest.mark.parametrize("kind", ["text", "bytes", "strokes"])
+@pytest.mark.parametrize(
+    "unknown", ["error", *(pytest.param(how, marks=pytest.mark.faults) for how in ("skip", "replace"))]
+)
+def test_every_command_with_nasty_input(runs, tmp_path, kind, what, unknown):
+    path, run = tmp_path / "input", runs[kind]
+    path.write_bytes(NASTY[what])
+    reads_text = kind != "strokes"
+    commands = [["segment", run, path, "--format", form] for form in fuzz.FORMATS]
+    commands += [["eval", run, "--data", path], ["score", run, "--data", path]]
+    commands += [["score", run, "--gold", path]] if reads_text else [["generate", run, "--prime", path, "--max-new", 2]]
+    if reads_text and b"\0" not in NASTY[what]:
+        commands += [["generate", run, "--max-new", 2, "--prompt", os.fsdecode(NASTY[what])]]
+    for command in commands:
+        with bounded():
+            done = call(*command, "--on-unknown", unknown)
+        assert done.returncode in (0, 1, 2), (command, done.stderr)
+        if done.returncode:
+            reason(done.stderr)
+    if reads_text:
+        with bounded():
+            piped = call("segment", run, stdin=NASTY[what])
+        assert piped.returncode in (0, 1)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--seed", str(10**30)],
+        ["--seed", "-1"],
+        ["--temperature", "nan"],
+        ["--temperature", "1e-320"],
+        ["--top-p", "1e-320"],
+        ["--top-k", str(10**30)],
+        ["--prompt", "\ud800 \udcff"],
+    ],
+    ids=lambda flags: ascii(" ".join(flags)),
+)
+@pytest.mark.parametrize("kind", ["text", "bytes"])
+def test_odd_flags_of_generate(runs, kind, flags):
+    done = call("generate", runs[kind], "--max-new", "3", *flags)
+    assert done.returncode in (0, 1, 2), done.stderr
+    if done.returncode:
+        reason(done.stderr)
+
+
+@pytest.mark.parametrize("bias", ["0", "1e30", "1e300", "1e308"])
+def test_odd_flags_for_strokes(runs, bias):
+    assert "NaN" not in succeeded("generate", runs["strokes"], "--max-new", "3", "--bias", bias, "--seed", "1").stdout
+    call("generate", runs["strokes"], "--max-new", "3", "--seed", str(10**30))
+
+
+@pytest.mark.parametrize("rate", ["1e-300", "1e30", "1e300"])
+def test_dynamic_evaluation_at_an_absurd_rate(runs, rate):
+    done = call("eval", runs["text"], "--dynamic", rate, "--json")
+    assert done.returncode in (0, 1, 2), done.stderr
+    if done.returncode == 0:
+        json.loads(done.stdout)
+
+
+# Around a process
+
+
+@pytest.mark.parametrize("kind", ["text", "strokes"])
+def test_a_pipe_with_a_name(runs, tmp_path, kind):
+    content = b"The value" if kind == "text" else b"[[[0, 0], [1, 2]]]\n"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def feed() -> None:
+        pipe.write_bytes(content)
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    with bounded(megabytes=2048):
+        told = succeeded("segment", runs[kind], pipe).stdout
+        feeding.join()
+        assert told == succeeded("segment", runs[kind], stdin=content).stdout
+        # What is read more than once, or by parts, must be a file: it says so, and waits for no one.
+        refused("eval", runs[kind], "--data", pipe, because="not a regular file")
+        refused("score", runs[kind], "--data", pipe, because="not a regular file")
+        refused("train", kind, "--data", pipe, "--out", tmp_path / "run", because="not a regular file")
+
+
+@pytest.mark.parametrize(("closed", "told"), [("<&-", b"empty"), (">&-", b"output"), ("2>&-", b"")])
+def test_a_closed_stream(runs, closed, told):
+    command = f"echo The value | '{sys.executable}' -m hmrnn segment '{runs['text']}' {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, timeout=600)
+    assert b"Traceback" not in done.stderr, done.stderr
+    assert told in done.stderr
+    assert done.returncode == (1 if told else 0)
+
+
+def test_a_reader_that_has_enough_and_an_output_that_is_full(runs):
+    hmrnn = f"yes The value | tr -d '\\n' | '{sys.executable}' -m hmrnn segment '{runs['text']}'"
+    enough = subprocess.run(f"{hmrnn} | head -c 50", shell=True, capture_output=True, timeout=600)
+    assert len(enough.stdout) == 50
+    assert enough.stderr == b""
+    full = subprocess.run(f"{hmrnn} > /dev/full", shell=True, capture_output=True, text=True, timeout=600)
+    assert full.returncode == 1
+    reason(full.stderr, "No space left")
+
+
+def test_a_locale_without_utf_8(runs, tmp_path):
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    path = tmp_path / os.fsdecode("snow\N{SNOWMAN}".encode() + b"\xff")
+    path.write_bytes(b"The value")
+    done = processed("segment", runs["text"], path, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.replace(b"|", b"").replace(b"?", b"").strip() == b"The value"
+    path.write_bytes("雪".encode())
+    failed = processed("eval", runs["text"], "--data", path, env=environment)
+    assert failed.returncode == 1
+    assert b"U+96EA" in failed.stderr
+    assert b"Traceback" not in failed.stderr
+
+
+def in_a_gigabyte(*arguments: str | Path, content: Iterator[bytes]) -> tuple[int, str]:
+    """The status and the news of a command that may not have more memory than that beside torch's own."""
+    limited = "import resource as r; r.setrlimit(r.RLIMIT_DATA, (1 << 30,) * 2); from hmrnn.cli import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", limited, *map(str, arguments)], stdin=-1, stdout=subprocess.DEVNULL, stderr=-1
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        for piece in content:
+            process.stdin.write(piece)
+        process.stdin.close()
+        told = process.stderr.read().decode()
+    return process.returncode, told
+
+
+@pytest.mark.parametrize("symbols", [10**5, pytest.param(10**8, marks=pytest.mark.faults)])
+def test_much_text_on_one_line(runs, tmp_path, symbols):
+    """In constant memory. Each symbol is computed in `eval`; `segment` gets a tenth of them, one after the other."""
+    piece = b"The value " * 1000
+    status, told = in_a_gigabyte("segment", runs["text"], content=(piece for _ in range(symbols // 100_000)))
+    assert status == 0, told
+    assert f"{3 * symbols // 10:,}" in told
+    path = tmp_path / "one line"
+    with path.open("wb") as file:
+        for _ in range(symbols // 10_000):
+            file.write(piece)
+    status, told = in_a_gigabyte("eval", runs["text"], "--data", path, "--streams", "512", content=iter(()))
+    assert status == 0, told
+
+
+def test_a_long_line_of_strokes(runs):
+    line = b"[[" + b",".join([b"[1, 2], [3, 5]"] * 5000) + b"]]\n"
+    status, told = in_a_gigabyte("segment", runs["strokes"], content=iter([line]))
+    assert status == 0, told
+
+
+# Fuzzing
+
+
+@pytest.fixture(scope="session")
+def fuzzed(runs, tmp_path_factory) -> Iterator[fuzz.Fuzz]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HMRNN_CACHE", os.environ["HMRNN_CACHE"])
+        for module in (fuzz.text, fuzz.strokes):
+            patch.setattr(module, "load_model", module.load_model)
+        patch.setattr(fuzz.scores, "DRAWS", fuzz.scores.DRAWS)
+        yield fuzz.Fuzz(runs["text"].parent, tmp_path_factory.mktemp("fuzzed"))
+
+
+numbers = st.one_of(st.integers(), st.floats(), st.none(), st.booleans(), st.text(max_size=3))
+points = st.lists(numbers, min_size=1, max_size=3) | st.tuples(st.integers(-99, 99), st.floats(-99, 99))
+lines = st.lists(st.lists(points, max_size=6), max_size=4).map(lambda line: json.dumps(line).encode())
+contents = st.one_of(
+    st.binary(max_size=300),
+    st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")),
+    st.text("The value of it\r\n\0", max_size=300).map(str.encode),
+    st.lists(lines, max_size=4).map(b"\n".join),
+)
+
+
+@pytest.mark.parametrize("many", [150, pytest.param(10_000, marks=pytest.mark.faults)])
+def test_fuzzed_by_hypothesis(fuzzed, many):
+    fuzzed.results.clear()
+
+    @settings(max_examples=many, database=None)
+    @given(st.integers(0, 179), contents)
+    def one(choice: int, content: bytes) -> None:
+        fuzzed(choice.to_bytes(2, "big") + content)
+
+    one()
+    assert fuzzed.results.total() >= many
+    assert len({result.split(":")[0] for result in fuzzed.results}) == 10, "every command"
+
+
+@pytest.mark.parametrize("many", [300, pytest.param(45_000, marks=pytest.mark.faults)])
+def test_fuzzed_by_atheris(runs, tmp_path, many):
+    done = subprocess.run(
+        [sys.executable, fuzz.__file__, runs["text"].parent, tmp_path, str(many)],
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    print(told)
+    assert sum(told["results"].values()) == many
+    assert len(told["results"]) > 15, "every command answered, and refused"

@@ -1,0 +1,283 @@
+"""Runs from someone who means harm: refused before they cost memory or run code."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from faults.runs import all_finite, bounded, call, copy, reason, refused, reseal, succeeded
+from hmrnn.pretrained import checksum_of
+from hmrnn.training.checkpoint import checksum_of_all, load_progress
+
+SLOW = pytest.mark.faults
+COMMANDS = {"eval": ["eval"], "resume": ["train", "{name}", "--epochs", "2", "--resume"]}
+
+
+SIZES = [10**5, 10**9, *(pytest.param(size, marks=SLOW) for size in (10**6, 10**18, 10**30))]
+
+
+class Bomb:
+    """Runs code when it is unpickled."""
+
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> tuple[Any, tuple[str, ...]]:
+        return os.system, (f"touch '{self.witness}'",)
+
+
+def resume(run: Path, name: str) -> list[str | Path]:
+    return ["train", name, "--resume", run, "--epochs", "2"]
+
+
+def resealed(run: Path, progress: dict[str, Any]) -> None:
+    """training.pt with this content, and a checksum that fits."""
+    torch.save({"format_version": 1, **progress, "sha256": checksum_of_all(progress)}, run / "training.pt")
+
+
+# Code
+
+
+@pytest.mark.parametrize("as_torch", [True, False])
+def test_nothing_in_a_checkpoint_is_executed(runs, tmp_path, name, as_torch):
+    witness, run = tmp_path / "executed", copy(runs[name], tmp_path)
+    bomb = {"format_version": 1, "update": 1, "machine": {}, "model": Bomb(witness)}
+    if as_torch:
+        torch.save(bomb, run / "training.pt")
+    else:
+        (run / "training.pt").write_bytes(pickle.dumps(bomb))
+    refused(*resume(run, name), because="training.pt")
+    for path in run.rglob("model.safetensors"):
+        path.write_bytes(pickle.dumps(bomb))
+    refused("eval", run, because="model.safetensors")
+    assert not witness.exists()
+    assert pickle.loads(pickle.dumps(bomb))["model"] == 0, "the bomb is a real one"
+    assert witness.exists()
+
+
+# Memory
+
+
+def laughs() -> list[Any]:
+    """A billion laughs: a few lists that hold each other, 10 to the power of 40 if one walks through them."""
+    content: list[Any] = ["ha"] * 10
+    for _ in range(40):
+        content = [content] * 10
+    return content
+
+
+HUGE = {
+    "laughs": laughs,
+    "a tensor of one number, 10 to the power of 12 times": lambda: torch.zeros(1).expand(10**6, 10**6),
+    "a tensor of one number, 10 to the power of 9 times": lambda: torch.zeros(1).expand(10**9),
+    "a deep list": lambda: json.loads("[" * 100 + "]" * 100),
+}
+
+
+@pytest.mark.parametrize("what", HUGE)
+@pytest.mark.parametrize("where", ["model", *(pytest.param(w, marks=SLOW) for w in ("more", "update", "recurrent"))])
+def test_a_checkpoint_that_unfolds(runs, tmp_path, name, what, where):
+    run = copy(runs[name], tmp_path)
+    content = {"format_version": 1, **load_progress(run), where: HUGE[what](), "sha256": "0" * 64}
+    torch.save(content, run / "training.pt")
+    assert (run / "training.pt").stat().st_size < 1 << 20
+    with bounded():
+        refused(*resume(run, name), because="training.pt")
+
+
+def test_a_checkpoint_that_is_packed(runs, tmp_path, name):
+    """A zip bomb: 1 GB of zeros in 1 MB."""
+    run = copy(runs[name], tmp_path)
+    whole = (run / "training.pt").read_bytes()
+    with zipfile.ZipFile(run / "training.pt") as archive:
+        records = {entry: archive.read(entry) for entry in archive.namelist()}
+    largest = max(records, key=lambda entry: len(records[entry]))
+    with zipfile.ZipFile(run / "training.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        for entry, content in records.items():
+            with archive.open(entry, "w", force_zip64=True) as file:
+                if entry == largest:
+                    for _ in range(64):
+                        file.write(bytes(1 << 24))
+                else:
+                    file.write(content)
+    with bounded():
+        refused(*resume(run, name), because="training.pt")
+    (run / "training.pt").write_bytes(whole)
+    succeeded(*resume(run, name))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("setting", ["hidden_sizes", "output_size", "embedding_size", "components"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_absurd_sizes(runs, tmp_path, name, setting, size, command):
+    if setting == "components" and name == "text":
+        pytest.skip("a model of text has none")
+    run = copy(runs[name], tmp_path)
+    reseal(run, **{setting: [size] * 3 if setting == "hidden_sizes" else size})
+    with bounded():
+        told = refused(*(part.format(name=name) for part in COMMANDS[command]), run)
+    assert "memory" not in told, "refused before memory is asked for"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_absurdly_many_layers(runs, tmp_path, name, command):
+    run = copy(runs[name], tmp_path)
+    reseal(run, hidden_sizes=[1] * 1_000_000)
+    with bounded():
+        refused(*(part.format(name=name) for part in COMMANDS[command]), run, because="hidden_sizes")
+
+
+@pytest.mark.parametrize("setting", ["batch_size", "window"])
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_absurd_batches(runs, tmp_path, name, setting, size):
+    run = copy(runs[name], tmp_path)
+    training = json.loads((run / "config.json").read_text())["training"]
+    reseal(run, training={**training, setting: size})
+    with bounded():
+        done = call(*resume(run, name))
+    assert done.returncode == 0 or "memory" not in reason(done.stderr)
+
+
+# Paths
+
+
+@pytest.mark.parametrize("trick", ["../secret", "/etc/passwd", "a/../../secret", "\0", "", ".", "config.json"])
+def test_no_name_leads_out_of_a_run(runs, tmp_path, name, trick):
+    run = copy(runs[name], tmp_path)
+    (tmp_path / "secret").write_text("secret")
+    reseal(run, files={trick: "0" * 64})
+    assert "secret" not in refused("generate", run, because="config.json").replace("/secret", "")
+
+
+@pytest.mark.parametrize("part", ["config.json", "symbols.json", "model.safetensors", "training.pt", "metrics.jsonl"])
+@pytest.mark.parametrize(
+    "what", ["a pipe", "a device", *(pytest.param(w, marks=SLOW) for w in ("a folder", "a loop", "nothing"))]
+)
+def test_what_is_no_file_is_not_read(runs, tmp_path, name, part, what):
+    """A pipe would hang it, a device never ends."""
+    run = copy(runs[name], tmp_path)
+    for path in run.rglob(part):
+        path.unlink()
+        if what == "a pipe":
+            os.mkfifo(path)
+        elif what == "a folder":
+            path.mkdir()
+        elif what != "nothing":
+            path.symlink_to("/dev/zero" if what == "a device" else path.name)
+    for command in (["eval", run], ["generate", run, "--max-new", "2"], resume(run, name)):
+        with bounded():
+            done = call(*command)
+        if done.returncode:
+            assert part in reason(done.stderr) or "not a run" in done.stderr
+
+
+@pytest.mark.parametrize("data", ["/dev/zero", "\0", "../" * 99 + "etc/passwd", "/", "a\nb", "~", "-", "\ud800"])
+def test_a_run_that_names_other_data(runs, tmp_path, name, data, monkeypatch):
+    """What a run says it was trained on is read only if it is that."""
+    monkeypatch.setattr("hmrnn.data.corpora.files_below", lambda path: [path])  # not the whole disk, of /
+    run = copy(runs[name], tmp_path)
+    settings = json.loads((run / "config.json").read_text())["data"]
+    reseal(run, data={**settings, "data": data})
+    for command in (["eval", run], resume(run, name)):
+        with bounded():
+            done = call(*command)
+        assert done.returncode in (1, 2)
+        reason(done.stderr)
+
+
+# Settings and states of the wrong kind, with checksums that fit
+
+ODD = [None, True, -1, 0.5, 10**30, 1e300, math.nan, "x", "", [], [1], [None], [[1, 2]], {}, {"a": 1}]
+
+
+def paths_in(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Of everything in it."""
+    inner = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    return [path, *(found for key, value in inner for found in paths_in(value, (*path, key)))]
+
+
+def changed(content: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    copied = dict(content) if isinstance(content, dict) else list(content)
+    copied[path[0]] = changed(content[path[0]], path[1:], value)
+    return copied
+
+
+def attempt(run: Path, name: str, what: Any) -> bool:
+    """Whether a changed run is refused. If it is not, it must be a run that can go on."""
+    refusals = 0
+    for command in (["eval", run], resume(run, name)):
+        with bounded():
+            done = call(*command)
+        assert done.returncode in (0, 1), (what, done.stderr)
+        if done.returncode:
+            reason(done.stderr)
+        refusals += done.returncode
+    assert all_finite(run), what
+    return refusals > 0
+
+
+@pytest.mark.parametrize("many", [10, pytest.param(250, marks=SLOW)])
+def test_settings_of_the_wrong_kind(runs, tmp_path, name, many):
+    config, chance = json.loads((runs[name] / "config.json").read_text()), random.Random(0)
+    places = [path for path in paths_in(config) if path and path[0] not in ("checksum", "fingerprint")]
+    refusals = 0
+    for i in range(many):
+        path, value = places[i % len(places)], chance.choice(ODD)
+        run = copy(runs[name], tmp_path)
+        reseal(run, **{path[0]: changed(config[path[0]], path[1:], value)})
+        refusals += attempt(run, name, (path, value))
+    assert refusals > many / 2
+
+
+@pytest.mark.parametrize("many", [10, pytest.param(250, marks=SLOW)])
+def test_a_state_of_the_wrong_kind(runs, tmp_path, name, many):
+    progress, chance = load_progress(runs[name]), random.Random(0)
+    places = [path for path in paths_in(progress) if path]
+    tensors = [torch.zeros(3), torch.full((8, 8), math.nan), torch.zeros(2, 2, dtype=torch.int64), torch.zeros(0)]
+    refusals = 0
+    for _ in range(many):
+        path, value = chance.choice(places), chance.choice([*ODD, *tensors])
+        run = copy(runs[name], tmp_path)
+        resealed(run, changed(progress, path, value))
+        refusals += attempt(run, name, (path, value))
+    assert refusals > many / 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64, torch.bool])
+@pytest.mark.parametrize("which", ["one", "all"])
+def test_weights_of_another_type(runs, tmp_path, name, dtype, which):
+    """They are refused, or used: nothing in between."""
+    run = copy(runs[name], tmp_path)
+    for path in run.rglob("model.safetensors"):
+        weights = load_file(path)
+        chosen = [next(key for key in weights if key.startswith("rnn"))] if which == "one" else list(weights)
+        weights |= {key: weights[key].to(dtype) for key in chosen}
+        save_file(weights, path, {"sha256": checksum_of(weights)})
+    with bounded():
+        done = call("eval", run)
+        if done.returncode:
+            reason(done.stderr, "model.safetensors")
+
+
+def test_json_without_end(runs, tmp_path, name):
+    for part in ("config.json", "metrics.jsonl"):
+        run = copy(runs[name], tmp_path)
+        for path in run.rglob(part):
+            path.write_text("[" * 200_000)
+        for command in (["eval", run], resume(run, name)):
+            done = call(*command)
+            assert done.returncode == (part == "config.json"), done.stderr
+            if done.returncode:
+                reason(done.stderr, part)
