@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from hmrnn.config import ModelConfig, StrokeModelConfig, TextModelConfig, from_json
 from hmrnn.files import check_seal, sealed, write_atomically
 from hmrnn.recurrent import Recurrent
+from hmrnn.shipped import located
 
 FORMAT_VERSION = 1
 CONFIGS: Mapping[str, type[ModelConfig]] = {"text": TextModelConfig, "strokes": StrokeModelConfig}
@@ -67,8 +68,8 @@ class Pretrained(nn.Module, ABC):
 
     @classmethod
     def from_pretrained(cls: type[Model], directory: str | Path, *, engine: str = "auto") -> Model:
-        """Reads what `save_pretrained` wrote."""
-        directory = Path(directory)
+        """Reads what `save_pretrained` wrote. "builtin" is the text model that comes with the package."""
+        directory = located(directory)
         config = read_config(directory)[0]
         if not isinstance(config, CONFIGS[cls.kind]):
             raise ValueError(
