@@ -114,46 +114,44 @@ def rate_prior(weight: float, until: int, target: float = 0.2) -> Callable[..., 
     return loss
 
 
-def scaffold(until: int, target: float = 0.2, weight: float = 1.0) -> Callable[..., Any]:
-    """Segments end where the model itself is least certain of what comes next, and detectors learn to say so."""
+def surprise(weight: float, until: int, target: float = 0.2, entropy: bool = False) -> Callable[..., Any]:
+    """A loss that fades: detectors are to fire where the model is most surprised by what comes next.
+
+    `entropy`: where it expects to be. Hidden states are constants to this loss, so it shapes the detectors alone.
+    """
 
     def loss(task: Any, own: Callable[..., Any], update: int, generator: Any) -> Any:
         import torch
+        from torch.nn import functional as F
 
-        if update >= until:
+        fading = min(1.0, 2 * (1 - update / until))
+        if fading <= 0:
             return own(update, generator)
-        symbols, state = window_of(task, update)
-        with torch.no_grad():
-            log_p = task.model(symbols[:-1], state)[0].logits.log_softmax(-1)
-            entropy = -(log_p.exp() * log_p).sum(-1)
-            detectors = task.model.rnn.num_layers - 1
-            levels = torch.tensor([1 - target ** (l + 1) for l in range(detectors)])
-            given = (entropy.unsqueeze(-1) > entropy.flatten().quantile(levels)).float()
-        before = state or task.model.rnn.initial_state(symbols.shape[1])
-        out, state = task.model(symbols[:-1], state, boundaries=given)
+        symbols, before = window_of(task, update)
+        out, state = task.model(symbols[:-1], before, generator=generator)
         task.state = state.detach()
-        nats = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), symbols[1:].flatten())
-        imitation = imitation_loss(task.model, symbols[:-1], out.rnn, before, given)
-        return loss_of(task, nats + weight * imitation, given.mean((0, 1)))
+        nats = F.cross_entropy(out.logits.flatten(0, 1), symbols[1:].flatten(), reduction="none")
+        with torch.no_grad():
+            log_p = out.logits.flatten(0, 1).log_softmax(-1)
+            felt = (-(log_p.exp() * log_p).sum(-1) if entropy else nats.detach()).view(symbols[1:].shape)
+        sums = task.model.rnn.detector_sums(task.model.embed(symbols[:-1]), before, out.rnn)
+        imitation = sum(imitated(sums, out.rnn, felt, l, target ** (l + 1)) for l in range(sums.shape[-1]))
+        return loss_of(task, nats.mean() + weight * fading * imitation, out.rnn.z.mean((0, 1)))
 
     return loss
 
 
-def imitation_loss(model: Any, symbols: Any, out: Any, before: Any, given: Any) -> Any:
-    """How far the detectors are from saying what was given, at each step at which they have a say."""
+def imitated(sums: Any, out: Any, felt: Any, l: int, rate: float) -> Any:
+    """How far detector l is from firing at the steps at which most is felt, of those at which it is asked."""
     import torch
 
-    total = torch.zeros(())
-    below, fed = model.embed(symbols).detach(), torch.ones_like(given[..., 0])
-    for l, w in enumerate(model.rnn.weights()[:-1]):
-        own, above = (torch.cat([before.h[k].unsqueeze(0), out.h[k][:-1]]).detach() for k in (l, l + 1))
-        flush = torch.cat([before.z[:, l].unsqueeze(0), given[:-1, :, l]])
-        s_z = own @ w.U_z + flush * (above @ w.V_z) + fed * (below @ w.W_z) + w.b_z
-        active = (fed + flush) > 0
-        target = given[..., l]
-        total = total + torch.nn.functional.binary_cross_entropy_with_logits(4 * s_z[active], target[active])
-        below, fed = out.h[l].detach(), given[..., l]
-    return total
+    from hmrnn.sequence import COPY
+
+    asked = out.operations[..., l] != COPY
+    count = max(1, int(asked.sum()))
+    level = max(0.0, 1 - rate * asked.numel() / count)
+    wanted = (felt[asked] > felt[asked].quantile(level)).to(sums.dtype)
+    return torch.nn.functional.binary_cross_entropy_with_logits(4 * sums[..., l][asked], wanted)
 
 
 def window_of(task: Any, update: int) -> tuple[Any, Any]:
@@ -168,7 +166,8 @@ def loss_of(task: Any, nats: Any, rates: Any) -> Any:
     return Loss(nats, rates.detach(), task.symbols_per_update)
 
 
-STEERED = {"target_rate": 0.2, "steered_updates": 300}
+UNTIL = 400  # updates of some 940 in which detectors get help, if they do
+STEERED = {"target_rate": 0.2, "steered_updates": UNTIL}
 VARIANTS: Mapping[str, Variant] = {
     "lstm": Variant({"model": "lstm"}),
     "plain": Variant(),
@@ -181,10 +180,10 @@ VARIANTS: Mapping[str, Variant] = {
     "bias +1": Variant({"boundary_bias": 1.0}),
     "forget 1": Variant(start=forget_bias),
     "sampled": Variant({"boundary": "sample"}),
-    "sampled first": Variant(every_update=sampled_until(300)),
+    "sampled first": Variant(every_update=sampled_until(UNTIL)),
     "wide window": Variant(every_update=slope(0.5)),
     "steep": Variant(training={"slope_per_epoch": 1.0}),
-    "rate prior": Variant(loss=rate_prior(10.0, 600)),
+    "rate prior": Variant(loss=rate_prior(10.0, UNTIL)),
     "steered": Variant(training=STEERED),
     "steered always": Variant(training={**STEERED, "steered_updates": 10**9}),
     "steered recompute": Variant({"copy_boundary": "recompute"}, STEERED),
@@ -192,9 +191,10 @@ VARIANTS: Mapping[str, Variant] = {
     "orthogonal": Variant(start=orthogonal),
     # Adam does not see the scale of a loss, the clipping does: summed over 100 steps and clipped at 1 is this.
     "summed loss": Variant(training={"gradient_clip": 0.01}),
-    "scaffold": Variant(loss=scaffold(300)),
-    "scaffold 600": Variant(loss=scaffold(600)),
-    "scaffold steered": Variant(training={**STEERED, "steered_updates": 10**9}, loss=scaffold(300)),
+    "surprise": Variant(training=STEERED, loss=surprise(1.0, UNTIL)),
+    "entropy": Variant(training=STEERED, loss=surprise(1.0, UNTIL, entropy=True)),
+    "entropy unsteered": Variant(loss=surprise(1.0, UNTIL, entropy=True)),
+    "entropy recompute": Variant({"copy_boundary": "recompute"}, STEERED, loss=surprise(1.0, UNTIL, entropy=True)),
 }
 """What is tried, each against the plain setting: that of the library, with every option off."""
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -16,39 +14,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import run, run_process
 
 from hmrnn import TextModel
-from hmrnn.cli import main
 from hmrnn.data.corpora import builtin_text
 from hmrnn.training.checkpoint import load_run, save_model
 
 ROOT = Path(__file__).parent.parent
-
-
-def run_process(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hmrnn", *arguments], capture_output=True, text=True, check=False, timeout=300, **options
-    )
-
-
-def run(*arguments: str, cwd: Path | None = None, input: str = "") -> subprocess.CompletedProcess[str]:
-    """The same in this process, which has torch already: what is printed, and the exit status."""
-    streams = {name: io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for name in ("stdout", "stderr")}
-    code, folder = 0, os.getcwd()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["hmrnn", *arguments])
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(input.encode())))
-        for name, stream in streams.items():
-            patch.setattr(sys, name, stream)
-        os.chdir(cwd or folder)
-        try:
-            main()
-        except SystemExit as leaving:
-            code = leaving.code
-        finally:
-            os.chdir(folder)
-    out, err = (stream.buffer.getvalue().decode() for stream in streams.values() if stream.flush() is None)
-    return subprocess.CompletedProcess(arguments, code, out, err)
 
 
 def test_help_is_quick_and_explains():
@@ -331,33 +303,3 @@ def test_demo_trains_saves_and_shows_segments_and_goes_on(tmp_path):
     other = run(*arguments, "0.1", "--seed", "5")
     assert other.returncode == 2
     assert "--seed 5 (it has 0) contradicts" in other.stderr
-
-
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_pages_python_runs(page, tmp_path):
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=300, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_pages_commands_exist(page):
-    """Every `hmrnn` line names a command that explains itself, with flags that it knows."""
-    blocks = re.findall(r"```(?:sh|console)\n(.*?)```", page.read_text(), re.DOTALL)
-    commands = [line for block in blocks for line in block.splitlines() if re.search(r"(^|-m )hmrnn ", line)]
-    for command in commands:
-        words = shlex.split(command, comments=True)
-        words = words[words.index("hmrnn") + 1 :]
-        shown = run(*words[: 2 if words[0] == "train" else 1], "--help")
-        assert shown.returncode == 0, command
-        for flag in (word for word in words if word.startswith("--")):
-            assert f"{flag} " in shown.stdout or f"{flag}," in shown.stdout, command
-
-
-def test_the_readme_shows_commands_and_python():
-    text = (ROOT / "README.md").read_text()
-    assert "```python" in text
-    assert "hmrnn train text" in text

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cli import run, run_process
+from commands import run, run_process
 
 from hmrnn import StrokeModel
 from hmrnn.config import StrokeDataConfig, WritingConfig

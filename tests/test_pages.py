@@ -1,0 +1,118 @@
+"""What pages show is run: every block of Python, and every command of README and tutorials."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import run
+
+from hmrnn.data.corpora import builtin_text
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TO_FOLLOW = [page for page in PAGES if page.name == "README.md" or page.name.startswith("tutorial")]
+
+ELSEWHERE = ("git", "make", "pip", "cd")  # CI itself is a clone with `make test`; test_package.py installs
+SIZES = "--hidden-sizes 8 8 8 --output-size 8 --batch-size 4 --window 20"
+SHORTER = {  # flags that make a command quick; the rest of it stays as it is
+    "train text": f"{SIZES} --epochs 0.02",
+    "train strokes": f"{SIZES} --writing.lines 40 --writing.words 1 1 --components 3 --epochs 0.5",
+    "demo": "--epochs 0.02",
+    "bench": "--hidden 16 --steps 4 --repeats 1",
+}
+
+
+def blocks(page: Path, languages: str) -> list[str]:
+    return re.findall(rf"```(?:{languages})\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def commands(page: Path) -> list[str]:
+    return [line for block in blocks(page, "sh|console") for line in block.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_runs(page, tmp_path):
+    for block in blocks(page, "python"):
+        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_exist(page):
+    """Every `hmrnn` line names a command that explains itself, with flags that it knows."""
+    for command in commands(page):
+        words = shlex.split(command, comments=True)
+        if "hmrnn" not in words:
+            continue
+        words = words[words.index("hmrnn") + 1 :]
+        shown = run(*words[: 2 if words[0] == "train" else 1], "--help")
+        assert shown.returncode == 0, command
+        for flag in (word for word in words if word.startswith("--")):
+            assert f"{flag} " in shown.stdout or f"{flag}," in shown.stdout, command
+
+
+@pytest.mark.parametrize("page", TO_FOLLOW, ids=lambda page: page.name)
+def test_commands_work_one_after_the_other(page, tmp_path):
+    """In a folder with a text, as the page tells."""
+    (tmp_path / "novel.txt").write_text(builtin_text()[:60_000])
+    (tmp_path / "chapter.txt").write_text(builtin_text()[60_000:62_000])
+    followed = 0
+    for command in commands(page):
+        words = shlex.split(command, comments=True)
+        if words[0] in ELSEWHERE:
+            continue
+        follow(words, tmp_path)
+        followed += 1
+    assert followed > 4
+
+
+def follow(words: list[str], folder: Path) -> None:
+    if words[0] == "python":
+        source = ["-c", words[2]] if words[1] == "-c" else [str(ROOT / words[1]), "--help"]  # benchmarks take minutes
+        subprocess.run([sys.executable, *source], cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=300)
+        return
+    given, _, place = (shlex.join(words) + " ").partition(" '>' ")
+    given, _, source = given.partition(" '<' ")
+    assert words[0] == "hmrnn", words
+    arguments = shlex.split(given)[1:]
+    if arguments[0] == "explore":
+        explore(arguments, folder)
+        return
+    stdin = (folder / source.strip()).read_text() if source.strip() else ""
+    done = run(*shortened(arguments), cwd=folder, input=stdin)
+    assert done.returncode == 0, (words, done.stderr)
+    assert done.stdout, words
+    if place.strip():
+        (folder / place.strip()).write_text(done.stdout)
+
+
+def shortened(arguments: list[str]) -> list[str]:
+    name = " ".join(arguments[:2]) if arguments[0] == "train" else arguments[0]
+    if "--resume" in arguments:
+        return arguments
+    # A time would end the run anywhere; and an earlier flag of the same name gives way.
+    arguments = shlex.split(re.sub(r"--minutes \S+", "", shlex.join(arguments)))
+    return [*arguments, *SHORTER.get(name, "").split()]
+
+
+def explore(arguments: list[str], folder: Path) -> None:
+    """Until it says where it is; then Ctrl-C."""
+    command = [sys.executable, "-m", "hmrnn", *arguments]
+    command += [] if "--no-browser" in arguments else ["--no-browser"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+    assert "http://127.0.0.1:" in first
+
+
+def test_the_readme_says_how_to_begin():
+    text = (ROOT / "README.md").read_text()
+    for part in ("make demo", "```python", "hmrnn train text", "hmrnn segment builtin", "hmrnn explore builtin"):
+        assert part in text
