@@ -151,6 +151,8 @@ def segment(
     model = load_model(directory, reading)
     if form != "text" and isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: these are files
+    if file == "-" and sys.stdin.isatty():
+        print("reading from the keyboard, line by line: Ctrl-D ends", file=sys.stderr)
     with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as stream:
         # read1: what is there already, so that lines from a pipe are answered as they come
         chunks = iter(lambda: cast(BufferedReader, stream).read1(READ_AT_ONCE), b"")

@@ -1,4 +1,4 @@
-"""The explorer: what it answers, what it refuses, and the page in a real browser."""
+"""What the explorer answers, and what it refuses."""
 
 from __future__ import annotations
 
@@ -11,21 +11,16 @@ import threading
 import time
 import xml.etree.ElementTree as ET
 from io import StringIO
-from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-import torch
-from browser import chromium
-from explorer_page import Page
-from explorer_server import Client, assert_tells, joined, running, talking
-from selenium.webdriver.common.action_chains import ActionChains
-from selenium.webdriver.common.keys import Keys
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from hmrnn import StrokeModel, StrokeModelConfig, Symbols, TextModel, TextModelConfig
+from explorer.models import DRAWN, TEXT
+from explorer.server import Client, assert_tells, joined, running, talking
+from hmrnn import StrokeModel, TextModel
 from hmrnn.config import ReadingConfig
 from hmrnn.data.strokes import from_strokes, read_json_lines
 from hmrnn.explorer import listening, serve, server, text_run
@@ -33,45 +28,8 @@ from hmrnn.explorer.hand import LETTER, Hand
 from hmrnn.explorer.loading import load
 from hmrnn.explorer.reading import BLOCK, Memory, read_text
 from hmrnn.explorer.requests import MOST_POINTS, MOST_SYMBOLS, Refused
-from hmrnn.sequence import Operation
 from hmrnn.structure.operations import follow
 from hmrnn.structure.written import Counted, write_json
-
-TEXT = "the cat sat on the mat.\nthe dog lay by the door, and the cat sat on the dog. " * 4
-DRAWN = [[[20, 90], [20, 150]], [[10, 110], [40, 110]], [[60, 90], [60, 150], [80, 130], [100, 150]], [[120, 100]]]
-SMALL = {"hidden_sizes": (16, 16, 16), "output_size": 16, "embedding_size": 8, "boundary_bias": 0.05}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """Models: two of text, one of bytes, one without anything to put for unknown symbols, and one of strokes.
-
-    In double precision: untrained ones are so chaotic that the last bits of single precision decide on boundaries.
-    """
-    path = tmp_path_factory.mktemp("explorer")
-    for seed, name in enumerate(("words", "other")):
-        torch.manual_seed(seed)
-        TextModel(Symbols.of(TEXT + "?"), TextModelConfig(**SMALL, boundary="step")).double().save_pretrained(
-            path / name
-        )
-    TextModel(Symbols.of("naïve ?".encode()), TextModelConfig(**SMALL)).double().save_pretrained(path / "bytes")
-    TextModel(Symbols.of("abc"), TextModelConfig("hrnn", **SMALL)).double().save_pretrained(path / "letters")
-    pen = StrokeModel(StrokeModelConfig(**SMALL, components=3)).double()
-    pen.normalise_as([from_strokes(DRAWN), from_strokes([[[0, 0], [3, 5], [6, 1]]] * 20)])
-    pen.save_pretrained(path / "pen")
-    return path
-
-
-@pytest.fixture(scope="module")
-def host(folder):
-    with running([folder / "words", folder / "other"]) as host:
-        yield host
-
-
-@pytest.fixture(scope="module")
-def pen_host(folder):
-    with running([folder / "pen"]) as host:
-        yield host
 
 
 @pytest.fixture
@@ -435,209 +393,3 @@ def test_serve_tells_its_address_and_can_be_interrupted(folder):
     finally:
         process.kill()
         process.communicate()
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with chromium(tmp_path_factory.mktemp("profile"), 1200, 1000) as browser:
-        yield browser
-
-
-def test_typing_in_a_browser(browser, folder, host):
-    page = Page(browser, host)
-    page.write(TEXT[:60])
-    for panel, name in enumerate(("words", "other")):
-        steps = TextModel.from_pretrained(folder / name).segment(TEXT[:60]).steps
-        for i in (59, 0, 31):
-            page.slide(".place", i)
-            where = page.all(".where")[panel].text
-            assert where.startswith(f"symbol {i} of 60, surprisal {'–' if i == 0 else ''}")
-            for l, row in enumerate(page.readout(panel)):
-                assert row[:2] == [str(l + 1), Operation(int(steps.operations[i, l])).name]
-                assert float(row[4]) == pytest.approx(steps.norms[i, l].item(), abs=0.0011)
-                assert row[3] == ("–" if l == 2 else "yes" if steps.z[i, l] else "no")
-    area = page.one("#text")
-    area.send_keys(Keys.BACKSPACE * 10 + Keys.ARROW_LEFT * 20 + "dog")
-    assert page.text == TEXT[:30] + "dog" + TEXT[30:50]
-    page.shows("53 symbols")
-    area.send_keys("ß")
-    page.shows(", and replaced: 'ß' (U+00DF)", ".unknown")
-    canvas = page.one(".picture canvas")
-    sixth = 22 + 5.5 * 12 - canvas.size["width"] / 2  # from its middle
-    ActionChains(browser).move_to_element_with_offset(canvas, int(sixth), 0).perform()
-    page.shows("symbol 5 of 54", ".where")
-    page.assert_quiet()
-
-
-def test_sliders_and_comparing_in_a_browser(browser, folder, host):
-    page = Page(browser, host)
-    page.write("the cat sat on")
-    one, two = (page.all(".summary")[panel].text for panel in (0, 1))
-    assert one.partition(";")[0] == two.partition(";")[0]
-    assert one != two
-    left, right = (panel.location for panel in page.all(".panel"))
-    assert left["y"] == right["y"], "side by side"
-    before = page.readout(), page.readout(1)
-    page.slide(".slope input", 9)
-    page.until(lambda: page.readout() != before[0])
-    assert [row[3] for row in page.readout()] == [row[3] for row in before[0]]
-    assert page.readout(1) == before[1], "the other run has its own"
-    page.slide("#temperature", 0)
-    page.slide("#new", 20)
-    page.all(".generate")[1].click()
-    page.until(lambda: len(page.text) == 34)
-    assert page.text == "the cat sat on" + TextModel.from_pretrained(folder / "other").generate(
-        "the cat sat on", 20, temperature=0
-    )
-    page.shows("34 symbols")
-    page.assert_quiet()
-
-
-def test_generating_and_stopping_by_keyboard_in_a_browser(browser, host):
-    page = Page(browser, host)
-    page.write("the cat")
-    page.slide("#new", 500)
-    keys = ActionChains(browser)
-    keys.send_keys(Keys.ARROW_LEFT * 4).key_down(Keys.CONTROL).send_keys(Keys.ENTER).key_up(Keys.CONTROL).perform()
-    page.until(lambda: len(page.text) > 20)
-    assert not page.one(".generate").is_enabled()
-    ActionChains(browser).send_keys(Keys.ESCAPE).perform()
-    page.until(lambda: page.one(".generate").is_enabled())
-    made = page.text
-    assert 20 < len(made) < 507
-    assert made.startswith("the")
-    assert made.endswith(" cat"), "it went on from the cursor"
-    page.shows(f"{len(made)} symbols")
-    seen = []
-    for _ in range(40):
-        ActionChains(browser).send_keys(Keys.TAB).perform()
-        seen.append(browser.execute_script("return document.activeElement.className || document.activeElement.id"))
-    assert {"temperature", "new", "file", "generate", "figure", "segments", "place"} <= set(seen), "Tab reaches all"
-    place = page.one(".place")
-    place.send_keys(Keys.HOME + Keys.ARROW_RIGHT)
-    assert page.one(".where").text.startswith("symbol 1 of")
-    page.assert_quiet()
-
-
-def test_files_in_a_browser(browser, folder, host, tmp_path):
-    page = Page(browser, host)
-    (tmp_path / "mine.txt").write_text("the dog sat <by> & on the mat.\n")
-    page.one("#file").send_keys(str(tmp_path / "mine.txt"))
-    page.shows("31 symbols")
-    model = TextModel.from_pretrained(folder / "words")
-    found = json.loads(page.download(".segments", tmp_path))
-    assert found["symbols"] == 31
-    assert [s["end"] for s in found["segments"] if s["layer"] == 1] == [
-        s.end for s in model.segment("the dog sat ?by? ? on the mat.\n").layers[0]
-    ]
-    figure = ET.fromstring(page.download(".figure", tmp_path))
-    texts = [e.text for e in figure.iter("{http://www.w3.org/2000/svg}text")]
-    assert "".join(t for t in texts if len(t) == 1) == "the␣dog␣sat␣?by?␣?␣on␣the␣mat.↵"
-    (tmp_path / "long.txt").write_text("the cat. " * 5000)
-    page.one("#file").send_keys(str(tmp_path / "long.txt"))
-    page.shows("5,000 symbols")
-    assert page.one("#status").text == "long.txt: the first 5,000 characters are read"
-    assert browser.get_log("browser") == []
-
-
-def test_a_server_that_comes_again(browser, folder):
-    with running([folder / "words"]) as host:
-        page = Page(browser, host)
-        page.write("the cat")
-    page.shows("the server does not answer", "#status")
-    page.one("#text").send_keys(" sat")
-    with running([folder / "words"], int(host.partition(":")[2])):
-        page.shows("11 symbols")
-        assert page.one("#status").text == ""
-
-
-def test_two_thousand_symbols_without_stutter(browser, host):
-    page = Page(browser, host)
-    text = (TEXT * 7)[:2000]
-    browser.execute_script("arguments[0].value = arguments[1]", page.one("#text"), text)
-    page.one("#text").send_keys(Keys.END)
-    browser.execute_script(
-        "window.long = [];"
-        "const seen = list => { for (const entry of list.getEntries()) long.push(entry.duration); };"
-        "new PerformanceObserver(seen).observe({type: 'longtask'})"
-    )
-    for i in range(20):
-        page.one("#text").send_keys("a")
-        page.shows(f"{2001 + i:,} symbols")
-    long = browser.execute_script("return window.long")
-    assert len([ms for ms in long if ms > 100]) <= 2, f"{long}: a key is answered while the next is sought"
-    page.assert_quiet()
-
-
-def test_drawing_in_a_browser(browser, pen_host, tmp_path):
-    page = Page(browser, pen_host)
-    page.shows("0 points, 0 pen strokes")
-    strokes = [[(40, 95), (40, 120), (40, 155)], [(25, 115), (60, 115)], [(90, 95), (90, 155), (110, 130), (130, 155)]]
-    page.draw(strokes)
-    page.shows("3 pen strokes")
-    assert page.one(".layer option:checked").text == "segments of layer 2 (z2)"
-    drawn = int(page.settled().split()[0])
-    assert drawn > 6
-    page.slide("#new", 20)
-    page.one(".generate").click()
-    page.shows(f"{drawn + 20} points")
-    page.until(lambda: page.one(".generate").is_enabled())
-    page.slide("#new", 1000)
-    page.one(".generate").click()
-    page.until(lambda: page.one(".stop").is_enabled())
-    page.one(".stop").click()
-    page.until(lambda: page.one(".generate").is_enabled())
-    page.one("#clear").click()
-    page.shows("0 points")
-    page.draw(strokes)
-    page.shows(f"{drawn} points, 3 pen strokes")
-    page.one("#undo").click()
-    page.shows("2 pen strokes")
-    line = page.download(".drawing", tmp_path)
-    assert len(json.loads(line)) == 2
-    assert json.loads(page.download(".segments", tmp_path))["unit"] == "point"
-    assert ET.fromstring(page.download(".figure", tmp_path)).attrib["class"] == "handwriting coloured"
-    (tmp_path / "mine.jsonl").write_text(line)
-    page.one("#clear").click()
-    page.one("#file").send_keys(str(tmp_path / "mine.jsonl"))
-    page.shows("2 pen strokes")
-    page.assert_quiet()
-    (tmp_path / "wrong.jsonl").write_text("{}\n")
-    page.one("#file").send_keys(str(tmp_path / "wrong.jsonl"))
-    page.shows("wrong.jsonl: its first line is not a list of strokes", "#status")
-
-
-def test_comparing_drawings_in_a_browser(browser, folder):
-    with running([folder / "pen", folder / "pen"]) as host:
-        page = Page(browser, host)
-        page.draw([[(40, 95), (40, 120), (40, 155)], [(25, 115), (60, 115)]], pad=1)
-        page.shows("2 pen strokes")
-        page.settled()
-        one, two = page.all(".summary")
-        assert one.text == two.text
-        page.slide("#new", 40)
-        page.all(".generate")[1].click()
-        page.until(lambda: int(two.text.split()[0]) > 40 and page.one(".generate").is_enabled())
-        page.until(lambda: int(one.text.split()[0]) > 20)
-        page.assert_quiet()
-
-
-def test_on_a_phone_in_the_dark(browser, host, pen_host):
-    page = Page(browser, host)
-    light = page.one("body").value_of_css_property("background-color")
-    page.emulate("setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=2, mobile=True)
-    page.emulate("setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    try:
-        page = Page(browser, host)
-        assert page.one("body").value_of_css_property("background-color") != light
-        assert page.fits()
-        upper, lower = (panel.location for panel in page.all(".panel"))
-        assert upper["x"] == lower["x"], "below each other"
-        page = Page(browser, pen_host)
-        assert page.fits()
-        page.draw([[(40, 95), (40, 120), (40, 155)]], touch=True)
-        page.shows("1 pen strokes")
-        page.assert_quiet()
-    finally:
-        page.emulate("clearDeviceMetricsOverride")
-        page.emulate("setEmulatedMedia", features=[])
