@@ -29,6 +29,9 @@ from hmrnn.stroke_generation import generate_points
 from hmrnn.structure.segments import Segmentation, StrokeSegmentation, segment, segment_points
 
 
+POINT_GAIN = 0.5  # of layer normalisation in a model of strokes, at the start of training
+
+
 def recurrent(config: ModelConfig, engine: str) -> Recurrent:
     """Builds the recurrent network of a model."""
     size, hidden = config.embedding_size, config.hidden_sizes
@@ -157,6 +160,19 @@ def point_embedding(size: int) -> nn.Linear:
     return embedding
 
 
+@torch.no_grad()
+def start_gains(rnn: Recurrent, gain: float) -> None:
+    """Sets the gains of layer normalisation.
+
+    A pen that moves slowly gives the network next to nothing. Left to itself, and normalised to full strength at each
+    step, it is chaotic, and gradients grow by a third from step to step; with smaller gains its gates are closer to
+    linear, and they do not.
+    """
+    for name, parameter in rnn.named_parameters():
+        if "gain" in name:
+            parameter.fill_(gain)
+
+
 @dataclass(frozen=True)
 class StrokeModelOutput:
     density: PointDensity  # (T, B): of the point after each step, in normalised coordinates
@@ -180,6 +196,7 @@ class StrokeModel(Pretrained):
         self.config = config or StrokeModelConfig()
         self.embedding = point_embedding(self.config.embedding_size)
         self.rnn = recurrent(self.config, engine)
+        start_gains(self.rnn, POINT_GAIN)
         self.output = OutputEmbedding(self.config.hidden_sizes, self.config.output_size)
         self.head = MixtureHead(self.config.output_size, self.config.components)
         self.register_buffer("mean", torch.zeros(3))
