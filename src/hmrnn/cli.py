@@ -12,7 +12,7 @@ from tyro.extras import SubcommandApp
 
 from hmrnn import cli_read, cli_train
 from hmrnn.cli_read import Reading, Run
-from hmrnn.config import UsageError
+from hmrnn.config import Stopped, UsageError
 from hmrnn.explorer import IN_EXPLORER
 
 app = SubcommandApp()
@@ -110,18 +110,31 @@ def version() -> None:
     print(__version__)
 
 
-def main() -> None:
-    """Exit status: 0 done, 1 failed, 2 bad usage, 130 interrupted."""
+def open_streams() -> None:
+    """Python has None for a stream that was closed before it started, and the next file opened would take its place."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that can't show a symbol is no reason to fail
+
+
+def main() -> None:
+    """Exit status: 0 done, 1 failed, 2 bad usage, 130 interrupted, 143 terminated."""
+    open_streams()
     arguments = sys.argv[1:]
     try:
+        if sys.stdout is None:
+            raise OSError("standard output is closed")
         if arguments[:1] == ["train"] and arguments[1:2] in (["text"], ["strokes"]):
             cli_train.train(arguments[1], arguments[2:])
         else:
             app.cli(prog="hmrnn", description="Hierarchical multiscale recurrent networks.")
         sys.stdout.flush()
+    except Stopped as stopped:
+        sys.exit(stopped.status)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
@@ -129,7 +142,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (ValueError, OSError) as error:
-        print(f"hmrnn: {error}", file=sys.stderr)
+        print(f"hmrnn: {' '.join(str(error).splitlines())}", file=sys.stderr)  # a name may have line ends
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):

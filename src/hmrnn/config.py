@@ -5,11 +5,10 @@ No torch here: `hmrnn train text --help` reads this file and must be quick.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
+from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 from tyro.conf import Suppress, arg
 
@@ -22,27 +21,52 @@ TEXT_SETS = ("ptb", "text8", "enwik8", "builtin", "planted")
 STROKE_SETS = ("iam-ondb", "builtin")
 BOUNDARIES: tuple[str, ...] = get_args(Boundary)
 COPY_BOUNDARIES: tuple[str, ...] = get_args(CopyBoundary)
-Config = TypeVar("Config")
 Data = TypeVar("Data", bound="DataConfig")
+
+
+# What no run needs. A config may come from a stranger: what it asks for must end, and fit into numbers.
+MOST_UNITS = 2**20
+MOST_LAYERS = 100
+MOST_SYMBOLS = 10**9
+LONGEST = 10**9  # epochs or minutes
+LARGEST_SEED = 2**63 - 1
 
 
 class UsageError(ValueError):
     """A command was asked for something that it can't do: exit status 2."""
 
 
-def check_size(name: str, size: int) -> None:
+class Stopped(KeyboardInterrupt):
+    """Training was asked to stop by a signal, and has written a checkpoint: exit status 128 + the signal's number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.status = 128 + number
+
+
+def check_size(name: str, size: int, most: int | None = None) -> None:
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"{name} must be a whole number from 1; got {size!r}")
+    if most is not None and size > most:
+        raise ValueError(f"{name} must be at most {most:,}; got {size:,}")
 
 
 def check_seed(seed: int) -> None:
-    if seed < 0:
-        raise ValueError(f"seed must not be negative; got {seed}")
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"seed must not be negative, and at most {LARGEST_SEED}; got {seed}")
 
 
-def check_positive(name: str, value: float) -> None:
+def check_positive(name: str, value: float, most: float = float("inf")) -> None:
     if not 0 < value < float("inf"):
         raise ValueError(f"{name} must be positive and finite; got {value}")
+    if value > most:
+        raise ValueError(f"{name} must be at most {most:,}; got {value}")
+
+
+def check_range(name: str, ends: tuple[int, int], most: int) -> None:
+    low, high = ends
+    if not 1 <= low <= high <= most:
+        raise ValueError(f"{name} must be two numbers from 1 to {most:,}, the smaller first; got {low} and {high}")
 
 
 @dataclass(frozen=True)
@@ -69,10 +93,11 @@ class ModelConfig:
     """Slope of the detectors."""
 
     def __post_init__(self) -> None:
-        check_size("embedding_size", self.embedding_size)
-        check_size("output_size", self.output_size)
+        check_size("embedding_size", self.embedding_size, MOST_UNITS)
+        check_size("output_size", self.output_size, MOST_UNITS)
+        check_size("the number of hidden_sizes", len(self.hidden_sizes), MOST_LAYERS)
         for size in self.hidden_sizes:
-            check_size("each of hidden_sizes", size)
+            check_size("each of hidden_sizes", size, MOST_UNITS)
         detectors = len(self.hidden_sizes) - 1
         if isinstance(self.boundary_bias, tuple) and len(self.boundary_bias) != detectors:
             raise ValueError(
@@ -99,7 +124,7 @@ class StrokeModelConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_size("components", self.components)
+        check_size("components", self.components, MOST_UNITS)
         if self.model == "hrnn" and len(self.hidden_sizes) != 2:
             raise ValueError(
                 "pen strokes give an hrnn boundaries for 2 layers: hidden_sizes must be two numbers; "
@@ -131,15 +156,15 @@ class PlantedConfig:
     def __post_init__(self) -> None:
         check_seed(self.seed)
         for name in ("symbols", "words", "depth"):
-            check_size(name, getattr(self, name))
+            check_size(name, getattr(self, name), MOST_SYMBOLS)
         if not 2 <= self.letters <= 26:
             raise ValueError(f"letters must lie between 2 and 26; got {self.letters}")
         if not 0 <= self.noise <= 1:
             raise ValueError(f"noise is a share, between 0 and 1; got {self.noise}")
         for name in ("word_length", "phrase_length"):
-            low, high = getattr(self, name)
-            if not 1 <= low <= high:
-                raise ValueError(f"{name} must be two lengths from 1, the shorter first; got {low} and {high}")
+            check_range(name, getattr(self, name), most=1000)
+        if self.word_length[1] * self.phrase_length[1] ** (min(self.depth, 64) - 1) * self.words > MOST_SYMBOLS:
+            raise ValueError("depth, words and the lengths of words and phrases make units that are too long to keep")
         for name, kinds in (("word_length", self.letters), ("phrase_length", self.words)):
             if sum(kinds**length for length in range(getattr(self, name)[0], getattr(self, name)[1] + 1)) < self.words:
                 raise ValueError(f"there are fewer than {self.words} distinct units of {name} {getattr(self, name)}")
@@ -202,14 +227,13 @@ class WritingConfig:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        check_size("lines", self.lines)
-        low, high = self.words
-        if not 1 <= low <= high:
-            raise ValueError(f"words must be two numbers from 1, the smaller first; got {low} and {high}")
-        check_positive("spacing", self.spacing)
+        check_size("lines", self.lines, 10**7)
+        check_range("words", self.words, most=1000)
+        if not 0.01 <= self.spacing < float("inf"):
+            raise ValueError(f"spacing must be at least 0.01, and finite; got {self.spacing}")
         for name in ("jitter", "slant", "size", "speed"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must not be negative, and finite; got {getattr(self, name)}")
+            if not 0 <= getattr(self, name) <= 100:
+                raise ValueError(f"{name} must not be negative, and at most 100; got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -274,12 +298,14 @@ class TrainingConfig:
         check_seed(self.seed)
         for name in ("batch_size", "window", "patience"):
             check_size(name, getattr(self, name))
-        for name in ("learning_rate", "gradient_clip", "validate_every", "checkpoint_minutes"):
+        for name in ("learning_rate", "gradient_clip"):
             check_positive(name, getattr(self, name))
+        for name in ("validate_every", "checkpoint_minutes"):
+            check_positive(name, getattr(self, name), LONGEST)
         for name in ("epochs", "minutes"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < float("inf"):
-                raise ValueError(f"{name} must not be negative, and finite; got {value}")
+            if value is not None and not 0 <= value <= LONGEST:
+                raise ValueError(f"{name} must not be negative, and at most {LONGEST:,}; got {value}")
         for name in ("learning_rate_divisor", "slope_limit"):
             if not 1 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be at least 1, and finite; got {getattr(self, name)}")
@@ -366,44 +392,3 @@ STROKE_PRESETS: Mapping[str, StrokeRunConfig] = {
     ),
 }
 """The same for strokes."""
-
-
-def from_json(kind: type[Config], content: Any, where: str) -> Config:
-    """A config from what JSON made of it. `where` names it in an error."""
-    if not isinstance(content, dict):
-        raise ValueError(f"{where}: must be an object with settings; got {content!r}")
-    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
-    unknown = sorted(set(content) - set(known))
-    if unknown:
-        raise ValueError(f"{where}: unknown setting {', '.join(unknown)}")
-    values = {}
-    for name, value in content.items():
-        inner = known[name].default_factory
-        if inner is not dataclasses.MISSING and dataclasses.is_dataclass(inner):
-            values[name] = from_json(inner, value, f"{where}: {name}")
-        else:
-            values[name] = tuple(value) if isinstance(value, list) else value
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise ValueError(f"{where}: {error}") from None
-
-
-def contradictions(asked: RunConfig, run: RunConfig) -> list[str]:
-    """The flags that ask for other numbers than the run's."""
-    found = []
-    for part in (f.name for f in fields(asked)):
-        found += _contradictions(getattr(asked, part), getattr(run, part), "--")
-    return found
-
-
-def _contradictions(asked: Any, run: Any, prefix: str) -> list[str]:
-    found = []
-    for f in fields(asked):
-        a, b = getattr(asked, f.name), getattr(run, f.name)
-        name = prefix + f.name.replace("_", "-")
-        if dataclasses.is_dataclass(a):
-            found += _contradictions(a, b, f"{name}.")
-        elif a != b and f.name not in BOUNDS:
-            found.append(f"{name} {a} (it has {b})")
-    return found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hmrnn.baselines.ngram import NGram
 from hmrnn.commands.text import load_model
-from hmrnn.config import TEXT_PRESETS, ReadingConfig
+from hmrnn.config import TEXT_PRESETS, ReadingConfig, Stopped
 from hmrnn.data.corpora import load_text
 from hmrnn.evaluation import bits_per_character
 from hmrnn.models import TextModel
@@ -17,7 +17,6 @@ from hmrnn.structure.marks import legend
 from hmrnn.structure.operations import follow
 from hmrnn.structure.written import write_marked
 from hmrnn.training.checkpoint import RESUMABLE
-from hmrnn.training.loop import INTERRUPTED
 from hmrnn.training.run import train_run
 
 SHOWN, PAGE = 400, 5000  # symbols in the terminal, and on the page
@@ -27,8 +26,9 @@ def demo(out: Path, epochs: float, seed: int) -> None:
     """Trains, scores the test part against a 5-gram model, and prints segments. If it was run before, goes on there."""
     small = TEXT_PRESETS["small"]
     run = replace(small, training=replace(small.training, epochs=epochs, seed=seed))
-    if train_run(run, out, resume=(out / RESUMABLE).exists()).ended == INTERRUPTED:
-        raise KeyboardInterrupt
+    outcome = train_run(run, out, resume=(out / RESUMABLE).exists())
+    if outcome.stopped_by:
+        raise Stopped(outcome.stopped_by)
 
     model = load_model(out, ReadingConfig())
     data = load_text(run.data)

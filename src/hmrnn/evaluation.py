@@ -68,7 +68,7 @@ def dynamic_bits_per_character(
     The model itself is left as it is: a copy learns.
     """
     check_length(numbers)
-    check_positive("learning_rate", learning_rate)
+    check_positive("learning_rate", learning_rate, most=1e30)  # float32 ends soon after
     learner = copy.deepcopy(model)
     stream = Streams.to_evaluate(numbers, 1)
     optimizer = torch.optim.SGD([p for p in learner.parameters() if p.requires_grad], lr=learning_rate)

@@ -7,8 +7,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         content = content.encode()
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with named(path), os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -30,6 +30,24 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """An error in here that names no file, such as that of a full disk, names this one."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def check_regular(path: Path) -> None:
+    """Refuses what is not there, and what is no file: a pipe would never answer, a device never end."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    if not path.is_file():
+        raise ValueError(f"{path}: not a regular file")
 
 
 def current_umask() -> int:

@@ -54,6 +54,7 @@ class PointDensity:
 
     def log_prob(self, points: Tensor) -> Tensor:
         """(..., 3): x, y, pen -> (...,), in nats."""
+        points = points.to(self.mu.dtype)  # those of a model in float16 may not hold FAR
         x, pen = points[..., :2].clamp(-FAR, FAR), points[..., 2]
         of_components = gaussian_log_prob(x.unsqueeze(-2), self.mu, self.log_sigma, self.rho)
         off_paper = F.binary_cross_entropy_with_logits(self.pen, pen, reduction="none")
@@ -61,6 +62,7 @@ class PointDensity:
 
     def biased(self, bias: float) -> PointDensity:
         """Graves's bias: weights are sharpened and deviations shrunk; 0 changes nothing."""
+        bias = min(bias, FAR)  # beyond it nothing gets neater, and float32 overflows
         # The largest becomes 0, so that no bias, however large, makes all of them -infinity.
         relative = self.log_pi - self.log_pi.max(-1, keepdim=True).values
         log_pi = (relative * (1 + bias)).log_softmax(-1)

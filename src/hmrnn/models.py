@@ -18,6 +18,7 @@ from hmrnn.data.streams import Streams
 from hmrnn.data.strokes import Points
 from hmrnn.data.text import Symbols
 from hmrnn.evaluation import bits_per_character, log_likelihoods
+from hmrnn.files import check_regular
 from hmrnn.generation import Sampling, generate
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.mixture import MixtureHead, PointDensity
@@ -27,7 +28,6 @@ from hmrnn.recurrent import Recurrent
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState
 from hmrnn.stroke_generation import generate_points
 from hmrnn.structure.segments import Segmentation, StrokeSegmentation, segment, segment_points
-
 
 POINT_GAIN = 0.5  # of layer normalisation in a model of strokes, at the start of training
 
@@ -143,9 +143,10 @@ class TextModel(Pretrained):
 
 def read_symbols(directory: Path) -> Symbols:
     path = directory / "symbols.json"
+    check_regular(path)
     try:
         return Symbols.from_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 

@@ -20,14 +20,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from hmrnn.config import ModelConfig, StrokeModelConfig, TextModelConfig, from_json
-from hmrnn.files import check_seal, sealed, write_atomically
+from hmrnn.config import ModelConfig, StrokeModelConfig, TextModelConfig
+from hmrnn.config_json import from_json
+from hmrnn.files import check_regular, check_seal, sealed, write_atomically
 from hmrnn.recurrent import Recurrent
 from hmrnn.shipped import located
 
 FORMAT_VERSION = 1
 CONFIGS: Mapping[str, type[ModelConfig]] = {"text": TextModelConfig, "strokes": StrokeModelConfig}
 FILES = ("symbols.json",)  # what may belong to a model besides config and weights
+DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 NOTES = ("data", "training", "fingerprint", "data_dir")  # what a training run adds to its model's config.json
 
 Model = TypeVar("Model", bound="Pretrained")
@@ -81,13 +83,15 @@ class Pretrained(nn.Module, ABC):
         path = directory / "model.safetensors"
         weights = read_weights(path)
         try:
-            model.load_state_dict(weights, assign=True)
-        except RuntimeError as error:
+            check_weights(weights, model)
+        except ValueError as error:
             raise ValueError(f"{path} does not fit {directory / 'config.json'}: {error}") from None
+        model.load_state_dict(weights, assign=True)
         return model
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
+    check_regular(path)
     try:
         with safe_open(path, "pt") as file:
             expected = (file.metadata() or {}).get("sha256")
@@ -99,6 +103,21 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if expected is not None and checksum_of(weights) != expected:  # other tools write none
         raise ValueError(f"{path}: damaged: its checksum does not fit")
     return weights
+
+
+def check_weights(weights: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Refuses what is not the weights of this model, by the name of the first that is wrong."""
+    types = {tensor.dtype for tensor in weights.values()}
+    if len(types) > 1 or not types <= DTYPES:
+        raise ValueError(f"weights must be of one floating-point type; got {', '.join(sorted(map(str, types)))}")
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    for name in sorted({*shapes, *weights}):
+        if name not in shapes or name not in weights:
+            raise ValueError(f"{name} is {'missing' if name in shapes else 'unknown'}")
+        if tuple(weights[name].shape) != shapes[name]:
+            raise ValueError(f"{name} has the shape {tuple(weights[name].shape)}, not {shapes[name]}")
+        if not weights[name].isfinite().all():
+            raise ValueError(f"{name} holds numbers that are not finite")
 
 
 def checksum_of(tensors: Mapping[str, Tensor]) -> str:
@@ -116,7 +135,7 @@ def read_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
         raise ValueError(f"{directory}: there is no config.json here: this is not a run")
     try:
         content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not the config of a model: {error}") from None
     if content.get("format_version") != FORMAT_VERSION:
         raise ValueError(
@@ -126,10 +145,13 @@ def read_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
     check_seal(content, path)
     del content["format_version"]
     kind, files = content.pop("kind", None), content.pop("files", None)
-    if kind not in CONFIGS:
+    if not isinstance(kind, str) or kind not in CONFIGS:
         raise ValueError(f"{path}: this is a model of kind {kind!r}; known are {', '.join(CONFIGS)}")
     for name in files if isinstance(files, dict) else ():
-        if name not in FILES or sha256((directory / name).read_bytes()).hexdigest() != files[name]:
+        if name not in FILES:
+            raise ValueError(f"{path}: {name!r} is no file of a model; known are {', '.join(FILES)}")
+        check_regular(directory / name)
+        if sha256((directory / name).read_bytes()).hexdigest() != files[name]:
             raise ValueError(f"{directory / name}: damaged: its checksum does not fit that of {path}")
     notes = {name: content.pop(name) for name in NOTES if name in content}
     return from_json(CONFIGS[kind], content, str(path)), notes

@@ -6,9 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hmrnn.commands.common import print_json
-from hmrnn.config import RunConfig
+from hmrnn.config import RunConfig, Stopped
 from hmrnn.training.checkpoint import load_run
-from hmrnn.training.loop import INTERRUPTED
 from hmrnn.training.run import train_run
 
 
@@ -29,24 +28,23 @@ def train(
 ) -> None:
     """Trains, and tells how it ended."""
     outcome = train_run(run, directory, resume=resume, data_dir=data_dir, engine=engine, tensorboard=tensorboard)
-    interrupted, measure = outcome.ended == INTERRUPTED, outcome.measure
+    measure = outcome.measure
     if outcome.processes.first:
         if as_json:
             told = {
                 name: value for name, value in asdict(outcome).items() if name not in ("processes", "measure", "best")
             }
             print_json({**told, f"best_{measure.name}": outcome.best})
-        elif interrupted:
+        elif outcome.stopped_by:
             world = outcome.processes.world
             hmrnn = "hmrnn" if world == 1 else f"torchrun --nproc-per-node {world} -m hmrnn"
-            print(
-                f"interrupted after update {outcome.update}; go on with: {hmrnn} train {run.kind} --resume {directory}"
-            )
+            on = f"{hmrnn} train {run.kind} --resume {directory}"
+            print(f"{outcome.ended} after update {outcome.update}; go on with: {on}")
         else:
             print(
                 f"{outcome.ended}: {outcome.update} updates, {outcome.epoch:.2f} epochs, {outcome.minutes:.1f} min; "
                 f"best validation {outcome.best:.4f} {measure.text}; {outcome.skipped} updates not applied\n"
                 f"next: hmrnn eval {directory}"
             )
-    if interrupted:
-        raise KeyboardInterrupt
+    if outcome.stopped_by:
+        raise Stopped(outcome.stopped_by)

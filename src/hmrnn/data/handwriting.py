@@ -18,7 +18,16 @@ from hmrnn.data.corpora import data_directory
 from hmrnn.data.store import SPLITS
 from hmrnn.data.strokes import Points, read_json_lines
 from hmrnn.data.writing import write
-from hmrnn.files import cache_directory, check_seal, made_once, sealed, sha256_of, write_atomically
+from hmrnn.files import (
+    cache_directory,
+    check_regular,
+    check_seal,
+    made_once,
+    named,
+    sealed,
+    sha256_of,
+    write_atomically,
+)
 
 FORMAT_VERSION = 1
 SHORTEST = {"iam-ondb": 300}  # points: the paper leaves out what is shorter
@@ -104,9 +113,10 @@ def load_strokes(config: StrokeDataConfig, data_dir: Path | None = None) -> Stro
 
 def lines_of_file(path: Path) -> Lines:
     """The lines of a file of JSON lines, held in memory."""
-    if not path.is_file():
-        what = "not a regular file" if path.exists() else "there is no such file"
-        raise ValueError(f"{path}: {what}, and it is not one of the sets known by name: {', '.join(STROKE_SETS)}")
+    try:
+        check_regular(path)
+    except (ValueError, FileNotFoundError) as error:
+        raise ValueError(f"{error}, and it is not one of the sets known by name: {', '.join(STROKE_SETS)}") from None
     with path.open("rb") as file:
         lines = joined((f"line {i + 1}", points) for i, points in enumerate(read_json_lines(file, str(path))))
     if not lines.names:
@@ -174,7 +184,8 @@ def iam_lines(path: Path) -> Lines:
         lines = joined(iam.read(path))
         if not lines.names:
             raise ValueError(f"{path}: no line of handwriting can be read; the first: {lines.damaged[0]}")
-        lines.points.tofile(scratch / "points.bin")
+        with named(scratch / "points.bin"):
+            lines.points.tofile(scratch / "points.bin")
         meta = {
             "names": lines.names,
             "ends": lines.ends.tolist(),

@@ -21,7 +21,16 @@ from tqdm import tqdm
 
 from hmrnn.config import OnUnknown
 from hmrnn.data.text import CODE_POINTS, Numbers, Symbols, Unit, codes, texts
-from hmrnn.files import cache_directory, check_seal, made_once, sealed, sha256_of, write_atomically
+from hmrnn.files import (
+    cache_directory,
+    check_regular,
+    check_seal,
+    made_once,
+    named,
+    sealed,
+    sha256_of,
+    write_atomically,
+)
 
 FORMAT_VERSION = 1
 CHUNK = 1 << 20
@@ -70,9 +79,7 @@ class TextFile:
 
     @contextmanager
     def _reading(self) -> Iterator[IO[bytes]]:
-        if not self.path.is_file():
-            # A pipe can be read only once, and is read twice here: for its symbols, and for their numbers.
-            raise ValueError(f"{self.path}: {'not a regular file' if self.path.exists() else 'there is no such file'}")
+        check_regular(self.path)  # a pipe can't be read twice: for its symbols, and for their numbers
         try:
             if self.unpack and self.path.suffix == ".zip":
                 with zipfile.ZipFile(self.path) as archive, archive.open(self.path.stem) as file:
@@ -176,7 +183,8 @@ def _symbols_of(files: Sequence[TextFile], unit: Unit) -> Symbols:
 def _write(folder: Path, files: Sequence[TextFile], symbols: Symbols, divide: Divide, on_unknown: OnUnknown) -> None:
     dtype = next(d for d in (np.uint8, np.uint16, np.uint32) if len(symbols) <= np.iinfo(d).max + 1)
     counts, read, digest = [0] * len(files), [0] * len(files), hashlib.sha256(symbols.to_json().encode())
-    with (folder / "numbers.bin").open("wb") as out:
+    path = folder / "numbers.bin"
+    with named(path), path.open("wb") as out:
         for i, piece in _progress("numbering symbols", files, symbols.unit):
             try:
                 numbers = symbols.numbers(piece, on_unknown, read[i]).astype(dtype)

@@ -6,6 +6,9 @@ import hashlib
 import io
 import json
 import math
+import os
+import pickletools
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -24,13 +27,16 @@ from hmrnn.config import (
     TextModelConfig,
     TextRunConfig,
     TrainingConfig,
-    from_json,
 )
-from hmrnn.files import write_atomically
+from hmrnn.config_json import from_json
+from hmrnn.files import check_regular, write_atomically
 from hmrnn.pretrained import Pretrained, checksum_of, read_config
 
 FORMAT_VERSION = 1
 RESUMABLE = "training.pt"
+# What a checkpoint is made of besides numbers, texts, lists and dictionaries.
+MADE_OF = {"collections OrderedDict", "torch._utils _rebuild_tensor_v2"}
+MADE_OF |= {f"torch {kind}Storage" for kind in ("Half", "BFloat16", "Float", "Double", "Byte", "Int", "Long", "Bool")}
 
 
 @contextmanager
@@ -39,7 +45,9 @@ def locked(directory: Path) -> Iterator[None]:
     import fcntl  # not on every system that can import this file
 
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as file:
+    # A run may come from a stranger: no link is followed, no pipe waited for, nothing cut off.
+    handle = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    with os.fdopen(handle, "r+b", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -108,26 +116,54 @@ def load_progress(directory: Path) -> dict[str, Any]:
     path = directory / RESUMABLE
     if not path.exists():
         raise ValueError(f"{directory}: there is no {RESUMABLE}, so there is nothing to resume; start a run with --out")
+    check_regular(path)
     try:
-        progress = torch.load(path, map_location="cpu", weights_only=True)
+        check_archive(path)
+        progress: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        expected = progress.pop("sha256", None)
+        found = checksum_of_all({k: v for k, v in progress.items() if k != "format_version"}, path.stat().st_size)
     except Exception as error:  # a flipped bit makes torch raise nearly anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path}: damaged, or not written by hmrnn: {reason}") from None
-    if not isinstance(progress, dict) or progress.pop("format_version", None) != FORMAT_VERSION:
+    if progress.pop("format_version", None) != FORMAT_VERSION:
         raise ValueError(f"{path}: not a checkpoint of format_version {FORMAT_VERSION}")
-    expected = progress.pop("sha256", None)
-    if expected is not None and checksum_of_all(progress) != expected:
+    if expected is not None and found != expected:
         raise ValueError(f"{path}: damaged: its checksum does not fit")
-    if not isinstance(progress.get("update"), int) or not isinstance(progress.get("machine"), dict):
+    parts = [progress.get(name) for name in ("machine", "model", "optimizer")]
+    if not isinstance(progress.get("update"), int) or not all(isinstance(part, dict) for part in parts):
         raise ValueError(f"{path}: damaged: it does not say how far it is, and where it was made")
     return progress
 
 
-def checksum_of_all(content: Any) -> str:
-    """Of tensors, numbers and texts in dictionaries and lists. torch.load itself does not notice a flipped bit."""
+def check_archive(path: Path) -> None:
+    """Refuses what torch.load would open though it costs more memory than the file's size. Code it never executes."""
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("it is packed")
+        if sum(entry.file_size for entry in entries) > path.stat().st_size:
+            raise ValueError("its parts are larger than the whole")
+        for entry in entries:
+            if not entry.filename.endswith(".pkl"):
+                continue
+            for operation, argument, _ in pickletools.genops(archive.read(entry)):
+                if operation.name == "GLOBAL" and argument not in MADE_OF:
+                    raise ValueError(f"it names {argument}, which no checkpoint is made of")
+
+
+def checksum_of_all(content: Any, most: float = math.inf) -> str:
+    """Of tensors, numbers and texts in dictionaries and lists. torch.load itself does not notice a flipped bit.
+
+    What unfolds to more than `most` bytes is refused: one number expanded to many, or lists that hold each other.
+    """
     digest = hashlib.sha256()
+    left = most
 
     def add(value: Any) -> None:
+        nonlocal left
+        left -= value.nbytes if isinstance(value, torch.Tensor) else 1
+        if left < 0:
+            raise ValueError("it unfolds to more than its size")
         if isinstance(value, torch.Tensor):
             digest.update(checksum_of({"": value}).encode())
         elif isinstance(value, dict):
@@ -145,6 +181,23 @@ def checksum_of_all(content: Any) -> str:
     return digest.hexdigest()
 
 
+def check_alike(found: Any, wanted: Any, name: str) -> None:
+    """Refuses a part of a state that is of another kind than `wanted`: other names, types or shapes."""
+    if isinstance(wanted, torch.Tensor):
+        fits = isinstance(found, torch.Tensor) and (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+    elif isinstance(wanted, dict):
+        fits = isinstance(found, dict) and found.keys() == wanted.keys()
+    elif isinstance(wanted, list):
+        fits = isinstance(found, list) and len(found) == len(wanted)
+    else:
+        fits = type(found) is type(wanted) and (found >= 0 if isinstance(found, int) else not math.isnan(found))
+    if not fits:
+        raise ValueError(f"{name} is not what it must be")
+    if isinstance(wanted, dict | list):
+        for key in wanted if isinstance(wanted, dict) else range(len(wanted)):
+            check_alike(found[key], wanted[key], f"{name}: {key}")
+
+
 def remove_leftovers(directory: Path) -> None:
     """Files that a killed process was just writing."""
     for folder in (directory, directory / "best"):
@@ -157,12 +210,14 @@ def forget_after(path: Path, update: int) -> None:
     """Drops what metrics.jsonl says of updates after this one: they will be made again."""
     if not path.exists():
         return
+    check_regular(path)
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             record = json.loads(line)
-        except ValueError:
-            continue  # a line that a killed process was just writing
-        if isinstance(record, dict) and record.get("update", math.inf) <= update:
+        except (ValueError, RecursionError):
+            continue  # a line that a killed process was just writing, or that was damaged
+        done = record.get("update") if isinstance(record, dict) else None
+        if isinstance(done, int) and done <= update:
             kept.append(line + "\n")
     write_atomically(path, "".join(kept))

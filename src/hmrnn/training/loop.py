@@ -18,19 +18,22 @@ import torch
 
 from hmrnn.boundary import SlopeSchedule
 from hmrnn.sequence import HMLSTMState
-from hmrnn.training.checkpoint import SavedRun, save_model, save_run
+from hmrnn.training.checkpoint import SavedRun, check_alike, save_model, save_run
 from hmrnn.training.distributed import Processes
 from hmrnn.training.metrics import CollapseWatch, Reporter
 from hmrnn.training.schedules import LearningRate
 from hmrnn.training.steering import Steering
 from hmrnn.training.task import Task
 
-INTERRUPTED = "interrupted"
+STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}  # why a run ended that was told to
 GIVE_UP = 20  # updates in a row that gave no finite loss and gradient
 
 
 class Diverged(ValueError):
-    """Training can't go on: losses or gradients are not finite any more."""
+    """Training can't go on: losses, gradients or weights are not finite any more."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}. The last good checkpoint stays. Try a lower --learning-rate in a new run")
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Update:
     gradient_norm: float
     applied: bool  # False if the loss or the gradient was not finite
     # What the processes agreed upon:
-    interrupted: bool  # one of them was asked to stop
+    stopped: signal.Signals | None  # by which one of them was asked to stop
     over: bool  # the time is over, by the first one's clock
     checkpoint: bool  # a checkpoint is due, by the first one's clock
 
@@ -88,8 +91,9 @@ class Training:
     def over(self) -> bool:
         return self.config.minutes is not None and self.minutes >= self.config.minutes
 
-    def make_update(self, stop: bool, checkpoint: bool) -> Update:
-        """One step of truncated backpropagation and of Adam. `stop` and `checkpoint` are this process's wishes."""
+    def make_update(self, stop: int | None, checkpoint: bool) -> Update:
+        """One step of truncated backpropagation and of Adam. `stop`, a signal, and `checkpoint` are this process's
+        wishes."""
         model = self.task.model
         self.set_slope(self.update)
         for group in self.optimizer.param_groups:
@@ -99,10 +103,11 @@ class Training:
         self.optimizer.zero_grad()
         loss.mean.backward()
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip))
-        wishes = [stop, self.over and self.processes.first, checkpoint and self.processes.first]
+        wishes = [stop == number for number in STOPPED]
+        wishes += [self.over and self.processes.first, checkpoint and self.processes.first]
         told = [loss.mean.item(), *loss.rates.tolist(), *self.steering.excess]
         sums = self.processes.sum([*told, *map(float, wishes)])
-        mean_loss, *means = (value / self.processes.world for value in sums[:-3])
+        mean_loss, *means = (value / self.processes.world for value in sums[: len(told)])
         rates, excess = means[: len(loss.rates)], means[len(loss.rates) :]
         # Every process sees the same sums and, after averaging, the same gradient: all decide alike.
         applied = math.isfinite(mean_loss) and math.isfinite(norm)
@@ -115,8 +120,9 @@ class Training:
         self.skipped += not applied
         self.skipped_in_a_row = 0 if applied else self.skipped_in_a_row + 1
         self.update += 1
-        interrupted, over, checkpoint = (value > 0 for value in sums[-3:])
-        return Update(self.task.measure.of(mean_loss), rates, loss.steps, norm, applied, interrupted, over, checkpoint)
+        *stops, over, checkpoint = (value > 0 for value in sums[len(told) :])
+        stopped = next((number for number, asked in zip(STOPPED, stops, strict=True) if asked), None)
+        return Update(self.task.measure.of(mean_loss), rates, loss.steps, norm, applied, stopped, over, checkpoint)
 
     def set_slope(self, update: int) -> None:
         self.task.model.rnn.slope = self.slope(update // self.task.updates_per_epoch)
@@ -130,13 +136,20 @@ class Training:
         return loss, improved
 
     def save(self, directory: Path) -> None:
+        self.check_finite()
         progress = self.state_dict()  # by all processes: it gathers
         if self.processes.first:
             save_run(directory, self.task.model, self.run, progress)
 
     def save_best(self, directory: Path) -> None:
+        self.check_finite()
         if self.processes.first:
             save_model(directory / "best", self.task.model, self.run)
+
+    def check_finite(self) -> None:
+        """An update from a finite gradient may still have spoilt the weights. Those never reach the disk."""
+        if not all(bool(weight.isfinite().all()) for weight in self.task.model.state_dict().values()):
+            raise Diverged(f"after update {self.update} the weights are not finite")
 
     def state_dict(self) -> dict[str, Any]:
         state, gather = self.task.state, self.processes.gather
@@ -162,10 +175,11 @@ class Training:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.check(state)
         self.update, self.minutes, self.best = state["update"], state["minutes"], state["best"]
         self.skipped, self.skipped_in_a_row = state["skipped"], state["skipped_in_a_row"]
         self.task.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state["optimizer"]["state"]})
         self.rate.load_state_dict(state["rate"])
         self.watch.load_state_dict(state["watch"])
         own, recurrent = self.processes.own, state["recurrent"]
@@ -174,6 +188,19 @@ class Training:
             h, c = (tuple(own(rows) for rows in recurrent[name]) for name in ("h", "c"))
             self.task.state = HMLSTMState(h, c, own(recurrent["z"]))
         self.set_slope(max(0, self.update - 1))
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Refuses a state that this run can't have had. Its weights are checked when they are loaded."""
+        own = self.state_dict()
+        for name in ("update", "skipped", "skipped_in_a_row", "minutes", "best", "rate", "watch", "random"):
+            check_alike(state[name], own[name], name)
+        step = torch.zeros((), dtype=torch.float32)  # as a fused Adam counts
+        moments = {i: {"step": step, "exp_avg": p, "exp_avg_sq": p} for i, p in enumerate(self.parameters)}
+        for i, kept in state["optimizer"]["state"].items():
+            check_alike(kept, moments[i], f"optimizer: {i}")
+        if state["recurrent"] is not None:
+            start = self.task.model.rnn.initial_state(self.task.rows * self.processes.world)
+            check_alike(state["recurrent"], {"h": list(start.h), "c": list(start.c), "z": start.z}, "recurrent")
 
     def machine(self) -> dict[str, Any]:
         """What must be the same for a resumed run to give the same bits."""
@@ -204,13 +231,15 @@ def train(training: Training, directory: Path, reporter: Reporter) -> str:
                 tell_validation(training, loss, improved, reporter)
                 if improved:
                     training.save_best(directory)
-            ended = INTERRUPTED if done.interrupted else end_of(training) or ("the time is over" if done.over else "")
+            ended = (
+                STOPPED[done.stopped] if done.stopped else end_of(training) or ("the time is over" if done.over else "")
+            )
             # Not while updates fail: if the one before them spoilt the weights, the last good checkpoint must stay.
             if done.applied and (done.checkpoint or training.validation_due or ended):
                 training.minutes = before + (time.monotonic() - start) / 60
                 training.save(directory)
                 saved = time.monotonic()
-        if ended != INTERRUPTED and not training.validation_due:
+        if ended not in STOPPED.values() and not training.validation_due:
             # Not part of the schedule: had the run gone on, it would not have been made.
             loss, improved = training.validate()
             tell_validation(training, loss, improved, reporter)
@@ -225,7 +254,7 @@ def end_of(training: Training) -> str:
     if training.skipped_in_a_row >= GIVE_UP:
         raise Diverged(
             f"{GIVE_UP} updates in a row gave a loss or a gradient that is not finite (the last was update "
-            f"{training.update}). The last good checkpoint stays. Try a lower --learning-rate in a new run"
+            f"{training.update})"
         )
     if training.rate.finished:
         return "validation has stopped improving"
@@ -274,7 +303,7 @@ def tell_validation(training: Training, loss: float, improved: bool, reporter: R
 
 @dataclass
 class Stop:
-    asked: bool = False
+    asked: int | None = None  # by which signal
 
 
 @contextmanager
@@ -286,11 +315,11 @@ def stop_signals() -> Iterator[Stop]:
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        stop.asked = True
+        stop.asked = number
         print("\nstopping after this update; Ctrl-C again stops at once", file=sys.stderr)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in STOPPED}
     try:
         yield stop
     finally:

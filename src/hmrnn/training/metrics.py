@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from hmrnn.files import finite
+from hmrnn.files import finite, named
 
 RARE, OFTEN = 0.005, 0.995
 LONG = 200  # updates
@@ -58,7 +58,8 @@ class Reporter:
         """`update` and `done` tell where the run starts from: how many updates, and which share of all."""
         self.active = active
         self.board = board(directory / "tensorboard", update) if tensorboard and active else None
-        self.metrics = (directory / "metrics.jsonl").open("a", encoding="utf-8") if active else None
+        self.path = directory / "metrics.jsonl"
+        self.metrics = self.path.open("a", encoding="utf-8") if active else None
         self.done = min(done, 1.0)
         self.bar: tqdm[Any] = tqdm(
             total=1.0,
@@ -75,7 +76,8 @@ class Reporter:
     ) -> None:
         self.bar.close()
         if self.metrics is not None:
-            self.metrics.close()
+            with named(self.path):  # a full disk refuses once more what could not be written before
+                self.metrics.close()
         if self.board is not None:
             self.board.close()
 
@@ -94,8 +96,9 @@ class Reporter:
         """A line of metrics.jsonl, on disk at once; a number that is not finite is null."""
         if self.metrics is None:
             return
-        self.metrics.write(json.dumps(finite(values)) + "\n")
-        self.metrics.flush()
+        with named(self.path):
+            self.metrics.write(json.dumps(finite(values)) + "\n")
+            self.metrics.flush()
         if self.board is not None:
             update = values["update"]
             for name, value in values.items():

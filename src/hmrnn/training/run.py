@@ -9,12 +9,15 @@ from typing import Any, TypeAlias
 
 import torch
 
-from hmrnn.config import RunConfig, TextRunConfig, UsageError, contradictions
+from hmrnn.config import RunConfig, TextRunConfig, UsageError
+from hmrnn.config_json import contradictions
 from hmrnn.data.corpora import load_text
 from hmrnn.data.handwriting import StrokeData, load_strokes
 from hmrnn.data.store import TextData
 from hmrnn.models import StrokeModel, TextModel
+from hmrnn.pretrained import check_weights
 from hmrnn.training.checkpoint import (
+    RESUMABLE,
     SavedRun,
     check_new,
     forget_after,
@@ -24,7 +27,7 @@ from hmrnn.training.checkpoint import (
     remove_leftovers,
 )
 from hmrnn.training.distributed import Processes, joined
-from hmrnn.training.loop import Training, train
+from hmrnn.training.loop import STOPPED, Training, train
 from hmrnn.training.metrics import Reporter
 from hmrnn.training.strokes import StrokeTask
 from hmrnn.training.task import Measure
@@ -46,6 +49,11 @@ class Outcome:
     measure: Measure  # what that is
     skipped: int  # updates that were not applied, since something was not finite
     processes: Processes
+
+    @property
+    def stopped_by(self) -> int | None:
+        """The signal that asked it to stop, if one did."""
+        return next((number for number, ended in STOPPED.items() if ended == self.ended), None)
 
 
 def train_run(
@@ -98,10 +106,21 @@ def reopen(
     data = load(run, saved.data_dir)
     if saved.fingerprint != data.fingerprint:
         raise ValueError(f"{run.data.data}: this is not what {directory} was trained on: it has changed")
+    check_sizes(run, data, progress, directory)
     if processes.first:
         remove_leftovers(directory)
         forget_after(directory / "metrics.jsonl", progress["update"])
     return data, replace(saved, config=run), progress
+
+
+def check_sizes(run: RunConfig, data: Data, progress: dict[str, Any], directory: Path) -> None:
+    """Refuses settings that ask for another model than the checkpoint's, before they cost memory."""
+    with torch.device("meta"):
+        model = build(run, data, "auto")
+    try:
+        check_weights(progress["model"], model)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{directory / RESUMABLE} does not fit {directory / 'config.json'}: {error}") from None
 
 
 def at_home(run: RunConfig) -> RunConfig:
@@ -114,19 +133,28 @@ def load(run: RunConfig, data_dir: Path | None) -> Data:
     return load_text(run.data, data_dir) if isinstance(run, TextRunConfig) else load_strokes(run.data, data_dir)
 
 
+def build(run: RunConfig, data: Data, engine: str) -> TextModel | StrokeModel:
+    """A model that has learnt nothing yet."""
+    if isinstance(run, TextRunConfig):
+        assert isinstance(data, TextData)
+        return TextModel(data.symbols, run.model, engine=engine)
+    return StrokeModel(run.model, engine=engine)
+
+
 def prepare(run: SavedRun, data: Data, engine: str, processes: Processes) -> Training:
     """A run before its first update."""
     config = run.config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.training.seed)
+        model = build(config, data, engine)
         if isinstance(config, TextRunConfig):
+            assert isinstance(model, TextModel)
             assert isinstance(data, TextData)
-            model = TextModel(data.symbols, config.model, engine=engine)
             return Training(TextTask(model, data, config, processes), run, processes)
+        assert isinstance(model, StrokeModel)
         assert isinstance(data, StrokeData)
-        stroke_model = StrokeModel(config.model, engine=engine)
-        stroke_model.normalise_as(data.split("train"))
-        return Training(StrokeTask(stroke_model, data, config, processes), run, processes)
+        model.normalise_as(data.split("train"))
+        return Training(StrokeTask(model, data, config, processes), run, processes)
 
 
 def carry_out(training: Training, progress: dict[str, Any] | None, directory: Path, tensorboard: bool) -> Outcome:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -40,8 +42,9 @@ class StrokeTask:
         self.model = model
         self.train, self.valid = data.split("train"), data.split("valid")
         self.told = data.told()
-        self.rows, self.processes = run.training.batch_size, processes
         lengths = data.lines.lengths[data.numbers("train")]
+        # More rows than lines would be empty, and cost memory.
+        self.rows, self.processes = min(run.training.batch_size, math.ceil(len(lengths) / processes.world)), processes
         self.batches = LineBatches(lengths, self.rows * processes.world, run.training.window, run.training.seed)
         self.updates_per_epoch = self.batches.updates_per_epoch
         self.points = int(lengths.sum())

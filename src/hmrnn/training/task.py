@@ -44,6 +44,9 @@ class Task(Protocol):
     @property
     def updates_per_epoch(self) -> int: ...
 
+    rows: int
+    """Sequences that this process reads side by side."""
+
     state: HMLSTMState | None
     """Carried from one window to the next."""
 

@@ -45,10 +45,10 @@ class TextTask:
         self.model = model
         self.window = run.training.window
         self.train, self.valid = data.split("train"), data.split("valid")
-        rows = run.training.batch_size * processes.world
-        self.streams = Streams.to_train(self.train, run.training.batch_size, processes.rank, processes.world)
-        self.updates_per_epoch = self.streams.steps // self.window
-        if self.updates_per_epoch == 0 or len(self.valid) < 2:
+        self.rows = run.training.batch_size
+        rows = self.rows * processes.world
+        self.updates_per_epoch = (len(self.train) - 1) // rows // self.window
+        if self.updates_per_epoch < 1 or len(self.valid) < 2:
             raise ValueError(
                 f"{run.data.data}: too short: {len(self.train):,} symbols to train on and {len(self.valid):,} to "
                 f"validate, but {rows} streams of one window of {self.window} steps take {rows * self.window + 1:,}, "
@@ -58,6 +58,7 @@ class TextTask:
             raise ValueError("a text gives an HRNN boundaries of words and sentences, for 3 layers at most")
         if len(data.symbols) < 2:
             raise ValueError(f"{run.data.data}: all symbols are the same: there is nothing to predict")
+        self.streams = Streams.to_train(self.train, self.rows, processes.rank, processes.world)
         self.symbols_per_update = rows * self.window
         self.distinct = len(data.symbols)
         self.objective = processes.wrap(Objective(model))

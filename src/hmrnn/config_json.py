@@ -1,0 +1,69 @@
+"""Settings from JSON, which a stranger may have written, and settings that contradict each other."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import fields
+from typing import Any, TypeVar, get_type_hints
+
+from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
+
+from hmrnn.config import BOUNDS, MOST_LAYERS, RunConfig
+
+Config = TypeVar("Config")
+
+
+def from_json(kind: type[Config], content: Any, where: str) -> Config:
+    """A config from what JSON made of it. `where` names it in an error."""
+    if not isinstance(content, dict):
+        raise ValueError(f"{where}: must be an object with settings; got {content!r}")
+    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    types = get_type_hints(kind)
+    unknown = sorted(set(content) - set(known))
+    if unknown:
+        raise ValueError(f"{where}: unknown setting {', '.join(unknown)}")
+    values = {}
+    for name, value in content.items():
+        inner = known[name].default_factory
+        if inner is not dataclasses.MISSING and dataclasses.is_dataclass(inner):
+            values[name] = from_json(inner, value, f"{where}: {name}")
+        else:
+            values[name] = tuple(value) if isinstance(value, list) else value
+            check_setting(f"{where}: {name}", values[name], types[name])
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def check_setting(name: str, value: Any, hint: Any) -> None:
+    """Refuses a value of the wrong type, more of them than layers may be, and numbers that fit into no machine's."""
+    parts = value if isinstance(value, tuple) else (value,)
+    fits = len(parts) <= MOST_LAYERS and not any(isinstance(part, int) and abs(part) >= 2**63 for part in parts)
+    try:
+        if fits:
+            check_type(value, hint, collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS)
+    except TypeCheckError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{name} can't be {str(value)[:80]!r}")
+
+
+def contradictions(asked: RunConfig, run: RunConfig) -> list[str]:
+    """The flags that ask for other numbers than the run's."""
+    found = []
+    for part in (f.name for f in fields(asked)):
+        found += _contradictions(getattr(asked, part), getattr(run, part), "--")
+    return found
+
+
+def _contradictions(asked: Any, run: Any, prefix: str) -> list[str]:
+    found = []
+    for f in fields(asked):
+        a, b = getattr(asked, f.name), getattr(run, f.name)
+        name = prefix + f.name.replace("_", "-")
+        if dataclasses.is_dataclass(a):
+            found += _contradictions(a, b, f"{name}.")
+        elif a != b and f.name not in BOUNDS:
+            found.append(f"{name} {a} (it has {b})")
+    return found
