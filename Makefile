@@ -5,13 +5,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test browser lint docs format clean
+.PHONY: demo test faults browser lint docs format clean
 
 demo: $(INSTALLED)
 	$(BIN)/hmrnn demo
 
 test: lint docs browser
 	$(BIN)/pytest
+
+# The whole fault suite, of which `make test` runs a quick part. The fuzzer is large, so nothing else installs it.
+faults: $(INSTALLED)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[faults]'
+	$(BIN)/pytest tests/faults -m ""
 
 # Tests of pages need a real browser. Where it can't be installed, they are skipped.
 browser:

@@ -42,7 +42,7 @@ def processed(*arguments: str | Path, **options) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("what", NASTY)
-@pytest.mark.parametrize("kind", ["text", "bytes", "strokes"])
+@pytest.mark.parametrize("kind", ["text", "strokes", pytest.param("bytes", marks=pytest.mark.faults)])
 @pytest.mark.parametrize(
     "unknown", ["error", *(pytest.param(how, marks=pytest.mark.faults) for how in ("skip", "replace"))]
 )
@@ -126,7 +126,10 @@ def test_a_pipe_with_a_name(runs, tmp_path, kind):
         refused("train", kind, "--data", pipe, "--out", tmp_path / "run", because="not a regular file")
 
 
-@pytest.mark.parametrize(("closed", "told"), [("<&-", b"empty"), (">&-", b"output"), ("2>&-", b"")])
+@pytest.mark.parametrize(
+    ("closed", "told"),
+    [(">&-", b"output"), *(pytest.param(*how, marks=pytest.mark.faults) for how in (("<&-", b"empty"), ("2>&-", b"")))],
+)
 def test_a_closed_stream(runs, closed, told):
     command = f"echo The value | '{sys.executable}' -m hmrnn segment '{runs['text']}' {closed}"
     done = subprocess.run(command, shell=True, capture_output=True, timeout=600)
@@ -135,6 +138,7 @@ def test_a_closed_stream(runs, closed, told):
     assert done.returncode == (1 if told else 0)
 
 
+@pytest.mark.faults
 def test_a_reader_that_has_enough_and_an_output_that_is_full(runs):
     hmrnn = f"yes The value | tr -d '\\n' | '{sys.executable}' -m hmrnn segment '{runs['text']}'"
     enough = subprocess.run(f"{hmrnn} | head -c 50", shell=True, capture_output=True, timeout=600)
@@ -145,6 +149,7 @@ def test_a_reader_that_has_enough_and_an_output_that_is_full(runs):
     reason(full.stderr, "No space left")
 
 
+@pytest.mark.faults
 def test_a_locale_without_utf_8(runs, tmp_path):
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     path = tmp_path / os.fsdecode("snow\N{SNOWMAN}".encode() + b"\xff")
@@ -174,7 +179,8 @@ def in_a_gigabyte(*arguments: str | Path, content: Iterator[bytes]) -> tuple[int
     return process.returncode, told
 
 
-@pytest.mark.parametrize("symbols", [10**5, pytest.param(10**8, marks=pytest.mark.faults)])
+@pytest.mark.faults
+@pytest.mark.parametrize("symbols", [10**5, 10**8])
 def test_much_text_on_one_line(runs, tmp_path, symbols):
     """In constant memory. Each symbol is computed in `eval`; `segment` gets a tenth of them, one after the other."""
     piece = b"The value " * 1000
@@ -189,6 +195,7 @@ def test_much_text_on_one_line(runs, tmp_path, symbols):
     assert status == 0, told
 
 
+@pytest.mark.faults
 def test_a_long_line_of_strokes(runs):
     line = b"[[" + b",".join([b"[1, 2], [3, 5]"] * 5000) + b"]]\n"
     status, told = in_a_gigabyte("segment", runs["strokes"], content=iter([line]))
@@ -233,7 +240,8 @@ def test_fuzzed_by_hypothesis(fuzzed, many):
     assert len({result.split(":")[0] for result in fuzzed.results}) == 10, "every command"
 
 
-@pytest.mark.parametrize("many", [300, pytest.param(45_000, marks=pytest.mark.faults)])
+@pytest.mark.faults
+@pytest.mark.parametrize("many", [300, 45_000])
 def test_fuzzed_by_atheris(runs, tmp_path, many):
     done = subprocess.run(
         [sys.executable, fuzz.__file__, runs["text"].parent, tmp_path, str(many)],

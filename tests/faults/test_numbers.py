@@ -24,9 +24,14 @@ def guarded(name: str, run: Path, *flags: str | Path, cwd: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "rate", ["10", "1e38", *(pytest.param(rate, marks=pytest.mark.faults) for rate in ("1e10", "1e300"))]
+    ("rate", "epochs"),
+    [
+        ("10", "2"),
+        ("1e38", "0.01"),
+        *(pytest.param(rate, "0.01", marks=pytest.mark.faults) for rate in ("10", "1e10", "1e300")),
+        *(pytest.param(rate, "2", marks=pytest.mark.faults) for rate in ("1e10", "1e38", "1e300")),
+    ],
 )
-@pytest.mark.parametrize("epochs", ["0.01", "2"])
 def test_an_absurd_learning_rate(folder, tmp_path, name, rate, epochs):
     flags = [*FLAGS[name], "--learning-rate", rate, "--epochs", epochs, "--checkpoint-minutes", "1e-9"]
     guarded(name, tmp_path / "run", *flags, cwd=folder)
@@ -42,7 +47,7 @@ def test_the_guard_says_what_happened(folder, tmp_path, name, monkeypatch):
     assert [json.loads(record)["gradient_norm"] for record in records] == [None] * 3
 
 
-@pytest.mark.parametrize("minimum", ["1e-30", "1"])
+@pytest.mark.parametrize("minimum", ["1e-30", pytest.param("1", marks=pytest.mark.faults)])
 def test_absurd_clips_and_slopes(folder, tmp_path, name, minimum):
     flags = ["--gradient-clip", minimum, "--slope-per-epoch", "1e30", "--slope-limit", "1e30", "--epochs", "2"]
     guarded(name, tmp_path / "run", *FLAGS[name], *flags, cwd=folder)
