@@ -42,7 +42,9 @@ def processed(*arguments: str | Path, **options) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("what", NASTY)
-@pytest.mark.parametrize("kind", ["text", "strokes", pytest.param("bytes", marks=pytest.mark.faults)])
+@pytest.mark.parametrize(
+    "kind", ["text", *(pytest.param(kind, marks=pytest.mark.faults) for kind in ("bytes", "strokes"))]
+)
 @pytest.mark.parametrize(
     "unknown", ["error", *(pytest.param(how, marks=pytest.mark.faults) for how in ("skip", "replace"))]
 )

@@ -71,7 +71,7 @@ def test_bfloat16(runs, tmp_path, name):
 def test_training_in_bfloat16(folder, tmp_path, name):
     torch.set_default_dtype(torch.bfloat16)
     try:
-        guarded(name, tmp_path / "run", *FLAGS[name], cwd=folder)
+        guarded(name, tmp_path / "run", *FLAGS[name], "--epochs", "0.3", cwd=folder)
     finally:
         torch.set_default_dtype(torch.float32)
 
