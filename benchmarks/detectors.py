@@ -103,71 +103,20 @@ def rate_prior(weight: float, until: int, target: float = 0.2) -> Callable[..., 
         fading = max(0.0, 1 - update / until)
         if fading == 0:
             return own(update, generator)
-        symbols, state = window_of(task, update)
-        out, state = task.model(symbols[:-1], state, generator=generator)
-        task.state = state.detach()
-        nats = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), symbols[1:].flatten())
-        rates = out.rnn.z.mean((0, 1))
+        seen: list[Any] = []
+        handle = task.model.rnn.register_forward_hook(lambda rnn, given, made: seen.append(made[0].z))
+        answer = own(update, generator)
+        handle.remove()
+        rates = seen[0].mean((0, 1))
         targets = torch.tensor([target ** (l + 1) for l in range(len(rates))])
-        return loss_of(task, nats + weight * fading * (rates - targets).square().sum(), rates)
+        return replace(answer, mean=answer.mean + weight * fading * (rates - targets).square().sum())
 
     return loss
-
-
-def surprise(weight: float, until: int, target: float = 0.2, entropy: bool = False) -> Callable[..., Any]:
-    """A loss that fades: detectors are to fire where the model is most surprised by what comes next.
-
-    `entropy`: where it expects to be. Hidden states are constants to this loss, so it shapes the detectors alone.
-    """
-
-    def loss(task: Any, own: Callable[..., Any], update: int, generator: Any) -> Any:
-        import torch
-        from torch.nn import functional as F
-
-        fading = min(1.0, 2 * (1 - update / until))
-        if fading <= 0:
-            return own(update, generator)
-        symbols, before = window_of(task, update)
-        out, state = task.model(symbols[:-1], before, generator=generator)
-        task.state = state.detach()
-        nats = F.cross_entropy(out.logits.flatten(0, 1), symbols[1:].flatten(), reduction="none")
-        with torch.no_grad():
-            log_p = out.logits.flatten(0, 1).log_softmax(-1)
-            felt = (-(log_p.exp() * log_p).sum(-1) if entropy else nats.detach()).view(symbols[1:].shape)
-        sums = task.model.rnn.detector_sums(task.model.embed(symbols[:-1]), before, out.rnn)
-        imitation = sum(imitated(sums, out.rnn, felt, l, target ** (l + 1)) for l in range(sums.shape[-1]))
-        return loss_of(task, nats.mean() + weight * fading * imitation, out.rnn.z.mean((0, 1)))
-
-    return loss
-
-
-def imitated(sums: Any, out: Any, felt: Any, l: int, rate: float) -> Any:
-    """How far detector l is from firing at the steps at which most is felt, of those at which it is asked."""
-    import torch
-
-    from hmrnn.sequence import COPY
-
-    asked = out.operations[..., l] != COPY
-    count = max(1, int(asked.sum()))
-    level = max(0.0, 1 - rate * asked.numel() / count)
-    wanted = (felt[asked] > felt[asked].quantile(level)).to(sums.dtype)
-    return torch.nn.functional.binary_cross_entropy_with_logits(4 * sums[..., l][asked], wanted)
-
-
-def window_of(task: Any, update: int) -> tuple[Any, Any]:
-    """The symbols of an update's window, and the state before it."""
-    start = update % task.updates_per_epoch * task.window
-    return task.streams.read(start, start + task.window + 1), None if start == 0 else task.state
-
-
-def loss_of(task: Any, nats: Any, rates: Any) -> Any:
-    from hmrnn.training.task import Loss
-
-    return Loss(nats, rates.detach(), task.symbols_per_update)
 
 
 UNTIL = 400  # updates of some 940 in which detectors get help, if they do
-STEERED = {"target_rate": 0.2, "steered_updates": UNTIL}
+STEERED = {"target_rate": 0.2, "guided_updates": UNTIL}
+GUIDED = {**STEERED, "uncertainty_weight": 1.0}
 VARIANTS: Mapping[str, Variant] = {
     "lstm": Variant({"model": "lstm"}),
     "plain": Variant(),
@@ -185,16 +134,16 @@ VARIANTS: Mapping[str, Variant] = {
     "steep": Variant(training={"slope_per_epoch": 1.0}),
     "rate prior": Variant(loss=rate_prior(10.0, UNTIL)),
     "steered": Variant(training=STEERED),
-    "steered always": Variant(training={**STEERED, "steered_updates": 10**9}),
+    "steered always": Variant(training={**STEERED, "guided_updates": 10**9}),
     "steered recompute": Variant({"copy_boundary": "recompute"}, STEERED),
     "steered forget 1": Variant(training=STEERED, start=forget_bias),
     "orthogonal": Variant(start=orthogonal),
     # Adam does not see the scale of a loss, the clipping does: summed over 100 steps and clipped at 1 is this.
     "summed loss": Variant(training={"gradient_clip": 0.01}),
-    "surprise": Variant(training=STEERED, loss=surprise(1.0, UNTIL)),
-    "entropy": Variant(training=STEERED, loss=surprise(1.0, UNTIL, entropy=True)),
-    "entropy unsteered": Variant(loss=surprise(1.0, UNTIL, entropy=True)),
-    "entropy recompute": Variant({"copy_boundary": "recompute"}, STEERED, loss=surprise(1.0, UNTIL, entropy=True)),
+    "guided": Variant(training=GUIDED),
+    "guided always": Variant(training={**GUIDED, "guided_updates": 10**9}),
+    "guided recompute": Variant({"copy_boundary": "recompute"}, GUIDED),
+    "guided lightly": Variant(training={**GUIDED, "uncertainty_weight": 0.2}),
 }
 """What is tried, each against the plain setting: that of the library, with every option off."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,8 +26,8 @@ UPDATES = 8
 
 def main(text: str, out: str, batch_size: int, boundary_bias: float) -> None:
     sizes = {"embedding_size": 5, "hidden_sizes": (8, 7, 6), "output_size": 9, "boundary_bias": boundary_bias}
-    training = TrainingConfig(batch_size=batch_size, window=10, target_rate=0.3)
-    run = TextRunConfig(TextDataConfig(text), TextModelConfig(**sizes), replace(training, target_rate=None))
+    training = TrainingConfig(batch_size=batch_size, window=10)
+    run = TextRunConfig(TextDataConfig(text), TextModelConfig(**sizes), training)
     if text == "strokes":
         writing = StrokeDataConfig(writing=WritingConfig(lines=30, words=(1, 2), spacing=6.0))
         run = StrokeRunConfig(writing, StrokeModelConfig(**sizes, components=3), training)

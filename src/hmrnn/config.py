@@ -21,6 +21,7 @@ TEXT_SETS = ("ptb", "text8", "enwik8", "builtin", "planted")
 STROKE_SETS = ("iam-ondb", "builtin")
 BOUNDARIES: tuple[str, ...] = get_args(Boundary)
 COPY_BOUNDARIES: tuple[str, ...] = get_args(CopyBoundary)
+DETECTOR_RADIUS = 1.94
 Data = TypeVar("Data", bound="DataConfig")
 
 
@@ -279,10 +280,14 @@ class TrainingConfig:
     """Slope annealing: the slope is 1 + this for each epoch done,"""
     slope_limit: float = 5.0
     """but at most this."""
+    detector_radius: float = DETECTOR_RADIUS
+    """Of the norm ball that the weights into each detector are kept in."""
     target_rate: float | None = None
-    """Steers detectors at first: that of layer l towards firing at this share of the steps to the power of l."""
-    steered_updates: int = 1000
-    """Updates in which detectors are steered, if there is a target rate."""
+    """Guides detectors at first: that of layer l towards firing at this share of the steps to the power of l."""
+    uncertainty_weight: float = 0.0
+    """Guides them to where the model is least certain of what comes next, by a loss with this weight."""
+    guided_updates: int = 1000
+    """Updates in which detectors are guided, if there is a target rate: the first half in full, then less and less."""
     validate_every: float = 1.0
     """Epochs from one validation to the next."""
     epochs: float = 100.0
@@ -298,7 +303,7 @@ class TrainingConfig:
         check_seed(self.seed)
         for name in ("batch_size", "window", "patience"):
             check_size(name, getattr(self, name))
-        for name in ("learning_rate", "gradient_clip"):
+        for name in ("learning_rate", "gradient_clip", "detector_radius"):
             check_positive(name, getattr(self, name))
         for name in ("validate_every", "checkpoint_minutes"):
             check_positive(name, getattr(self, name), LONGEST)
@@ -311,8 +316,12 @@ class TrainingConfig:
                 raise ValueError(f"{name} must be at least 1, and finite; got {getattr(self, name)}")
         if self.target_rate is not None and not 0 < self.target_rate < 1:
             raise ValueError(f"target_rate is a share, between 0 and 1; got {self.target_rate}")
-        if self.steered_updates < 0:
-            raise ValueError(f"steered_updates must not be negative; got {self.steered_updates}")
+        if self.guided_updates < 0:
+            raise ValueError(f"guided_updates must not be negative; got {self.guided_updates}")
+        if not 0 <= self.uncertainty_weight < float("inf"):
+            raise ValueError(f"uncertainty_weight must not be negative, and finite; got {self.uncertainty_weight}")
+        if self.uncertainty_weight > 0 and self.target_rate is None:
+            raise ValueError("uncertainty_weight needs a target_rate: how often detectors are to fire")
         if not 0 <= self.slope_per_epoch < float("inf"):
             raise ValueError(f"slope_per_epoch must not be negative, and finite; got {self.slope_per_epoch}")
 
@@ -384,8 +393,9 @@ STROKE_PRESETS: Mapping[str, StrokeRunConfig] = {
             learning_rate=0.0003,
             slope_per_epoch=0.004,
             slope_limit=3.0,
+            detector_radius=0.5,
             target_rate=0.25,
-            steered_updates=20_000,
+            guided_updates=20_000,
             validate_every=0.5,
             patience=3,
         ),

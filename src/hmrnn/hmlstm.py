@@ -9,12 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from hmrnn import engines
-from hmrnn.config import BOUNDARIES, COPY_BOUNDARIES, Boundary, CopyBoundary
+from hmrnn.config import BOUNDARIES, COPY_BOUNDARIES, DETECTOR_RADIUS, Boundary, CopyBoundary
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call, Recurrent, Unrolled
 from hmrnn.sequence import COPY, FLUSH, UPDATE, HMLSTMOutput, HMLSTMState, Piecewise
-
-DETECTOR_RADIUS = 1.94
 
 
 class HMLSTMLayer(nn.Module):

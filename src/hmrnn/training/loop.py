@@ -20,9 +20,9 @@ from hmrnn.boundary import SlopeSchedule
 from hmrnn.sequence import HMLSTMState
 from hmrnn.training.checkpoint import SavedRun, check_alike, save_model, save_run
 from hmrnn.training.distributed import Processes
+from hmrnn.training.guidance import Guidance
 from hmrnn.training.metrics import CollapseWatch, Reporter
 from hmrnn.training.schedules import LearningRate
-from hmrnn.training.steering import Steering
 from hmrnn.training.task import Task
 
 STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}  # why a run ended that was told to
@@ -59,7 +59,7 @@ class Training:
         self.parameters = [p for p in task.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.learning_rate, fused=True)
         self.rate = LearningRate(self.config)
-        self.steering = Steering(self.config, task.model.rnn)
+        self.guidance = Guidance(self.config, task.model.rnn)
         self.slope = SlopeSchedule(self.config.slope_per_epoch, self.config.slope_limit)
         self.watch = CollapseWatch(task.model.rnn.num_layers - 1 if task.model.config.model == "hm-lstm" else 0)
         self.generator = torch.Generator().manual_seed(self.config.seed + processes.rank)
@@ -98,14 +98,14 @@ class Training:
         self.set_slope(self.update)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate.value
-        with self.steering.watching(self.update):
+        with self.guidance.watching(self.update):
             loss = self.task.loss(self.update, self.generator)
         self.optimizer.zero_grad()
-        loss.mean.backward()
+        (loss.mean + self.guidance.loss(loss.uncertainty, self.update)).backward()
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip))
         wishes = [stop == number for number in STOPPED]
         wishes += [self.over and self.processes.first, checkpoint and self.processes.first]
-        told = [loss.mean.item(), *loss.rates.tolist(), *self.steering.excess]
+        told = [loss.mean.item(), *loss.rates.tolist(), *self.guidance.excess]
         sums = self.processes.sum([*told, *map(float, wishes)])
         mean_loss, *means = (value / self.processes.world for value in sums[: len(told)])
         rates, excess = means[: len(loss.rates)], means[len(loss.rates) :]
@@ -113,8 +113,8 @@ class Training:
         applied = math.isfinite(mean_loss) and math.isfinite(norm)
         if applied:
             self.optimizer.step()
-            model.rnn.constrain_detectors()
-            self.steering.steer(excess, self.update)
+            model.rnn.constrain_detectors(self.config.detector_radius)
+            self.guidance.steer(excess, self.update)
         else:
             self.task.forget()
         self.skipped += not applied

@@ -26,11 +26,12 @@ class Objective(nn.Module):
 
     def forward(
         self, window: Window, state: HMLSTMState | None, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor, HMLSTMState]:
-        """The loss in nats, how often each detector fired (L-1,), both summed over the points; and the state after."""
+    ) -> tuple[Tensor, Tensor, Tensor, HMLSTMState]:
+        """The loss in nats, how often each detector fired (L-1,), both summed over the points; the loss of each point
+        (T, B), since a mixture's entropy has no closed form; and the state after."""
         out, state = self.model(window.points[:-1], state, window.lengths, generator=generator)
-        log_p = out.density.log_prob(self.model.normalised(window.points[1:]))
-        return -log_p.where(window.counted, 0.0).sum(), out.rnn.z.detach().sum((0, 1)), state
+        nats = -out.density.log_prob(self.model.normalised(window.points[1:])).where(window.counted, 0.0)
+        return nats.sum(), out.rnn.z.detach().sum((0, 1)), nats.detach(), state
 
 
 class StrokeTask:
@@ -58,11 +59,11 @@ class StrokeTask:
         count = sum(min(max(0, len(line) - 1 - start), end - start) for line in lines)
         own = lines[self.processes.rank * self.rows :][: self.rows]
         state = None if start == 0 else self.state
-        nats, fired, state = self.objective(cut(own, start, end), state, generator)
+        nats, fired, each, state = self.objective(cut(own, start, end), state, generator)
         self.state = state.detach()
         # Gradients are averaged over the processes, which may have unequal numbers of points.
         share = self.processes.world / count
-        return Loss(nats * share, fired * share, count)
+        return Loss(nats * share, fired * share, each, count)
 
     def validate(self, show: bool) -> float:
         points = sum(len(line) - 1 for line in self.valid)

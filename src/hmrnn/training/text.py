@@ -29,11 +29,14 @@ class Objective(nn.Module):
 
     def forward(
         self, symbols: Tensor, state: HMLSTMState | None, given: Tensor | None, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor, HMLSTMState]:
-        """symbols: (T + 1, B). The mean loss in nats, how often each detector fired (L-1,), and the state after."""
+    ) -> tuple[Tensor, Tensor, Tensor, HMLSTMState]:
+        """symbols: (T + 1, B). The mean loss in nats, how often each detector fired (L-1,), the entropy of what was
+        predicted at each step (T, B), and the state after."""
         out, state = self.model(symbols[:-1], state, boundaries=given, generator=generator)
-        loss = F.cross_entropy(out.logits.flatten(0, 1), symbols[1:].flatten())
-        return loss, out.rnn.z.detach().mean((0, 1)), state
+        log_p = out.logits.log_softmax(-1)
+        loss = F.nll_loss(log_p.flatten(0, 1), symbols[1:].flatten())
+        entropy = -(log_p.detach().exp() * log_p.detach()).sum(-1)
+        return loss, out.rnn.z.detach().mean((0, 1)), entropy, state
 
 
 class TextTask:
@@ -69,9 +72,9 @@ class TextTask:
         end = start + self.window
         state = None if start == 0 else self.state
         given = self.model.boundaries_of(self.streams, start, end)
-        loss, rates, state = self.objective(self.streams.read(start, end + 1), state, given, generator)
+        loss, rates, entropy, state = self.objective(self.streams.read(start, end + 1), state, given, generator)
         self.state = state.detach()
-        return Loss(loss, rates, self.symbols_per_update)
+        return Loss(loss, rates, entropy, self.symbols_per_update)
 
     def validate(self, show: bool) -> float:
         """Read as many streams."""

@@ -1,0 +1,123 @@
+"""Guidance: leads detectors at the start of training, while the layers above them know nothing yet, and lets go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hmrnn.config import TrainingConfig
+from hmrnn.hmlstm import HMLSTM
+from hmrnn.recurrent import Recurrent
+from hmrnn.sequence import COPY, HMLSTMOutput, HMLSTMState
+
+FORCE = 0.4  # the share of the way to its target that a detector's bias is moved after an update
+SHARPNESS = 4.0  # of s_z as a log-odds: a detector has said all it can at the ends of its window, |s_z| = 1
+
+
+class Seen(NamedTuple):
+    """What the network was given and made of it, in the window at hand."""
+
+    x: Tensor
+    before: HMLSTMState | None
+    out: HMLSTMOutput
+
+
+class Guidance:
+    """Two things, at full strength for half of `guided_updates`, and fading to nothing in the other half.
+
+    Steering: the bias of each detector is moved towards the one with which it would have fired at its target rate.
+    That bias is known exactly: a detector fires where s_z > 0, so it is the quantile of s_z that is to become 0. (The
+    rate itself does not tell: a detector that fires always may be just above 0 at its lowest, or far.)
+
+    Imitation, with `uncertainty_weight`: a loss by which detectors learn to fire where the model is least certain of
+    what comes next. It shapes the detectors alone: hidden states are constants to it.
+    """
+
+    def __init__(self, config: TrainingConfig, rnn: Recurrent) -> None:
+        self.config, self.rnn = config, rnn
+        detects = isinstance(rnn, HMLSTM) and all(w.b_z is None or w.b_z.requires_grad for w in rnn.weights())
+        self.targets = [] if config.target_rate is None or not detects else targets(config.target_rate, rnn)
+        self.seen: Seen | None = None
+        self.excess = [0.0] * len(self.targets)  # of each detector's bias, in the latest window
+
+    def strength(self, update: int) -> float:
+        if not self.targets or update >= self.config.guided_updates:
+            return 0.0
+        return min(1.0, 2 * (1 - update / self.config.guided_updates))
+
+    @contextmanager
+    def watching(self, update: int) -> Iterator[None]:
+        """Looks at what the network computes in the meantime, if detectors are guided in this update."""
+        if self.strength(update) == 0:
+            self.seen = None
+            yield
+            return
+        handle = self.rnn.register_forward_hook(self._look)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _look(self, rnn: nn.Module, inputs: tuple[Any, ...], outputs: tuple[HMLSTMOutput, HMLSTMState]) -> None:
+        assert isinstance(rnn, HMLSTM)
+        x, before = (*inputs, None)[:2]
+        self.seen = Seen(x, before, outputs[0])
+        with torch.no_grad():
+            self.excess = excesses(rnn, self.seen, self.targets)
+
+    def loss(self, uncertainty: Tensor, update: int) -> Tensor | float:
+        """What detectors have to learn from how uncertain the model was after each step, (T, B)."""
+        weight = self.config.uncertainty_weight * self.strength(update)
+        if weight == 0 or self.seen is None or not isinstance(self.rnn, HMLSTM):
+            return 0.0
+        return weight * imitation(self.rnn, self.seen, uncertainty, self.targets)
+
+    def steer(self, excess: Sequence[float], update: int) -> None:
+        """After an update, with the excess as all processes saw it."""
+        force = FORCE * self.strength(update)
+        if force > 0:
+            self.rnn.shift_detectors([-force * value for value in excess])
+
+
+def targets(rate: float, rnn: Recurrent) -> list[float]:
+    """How often each detector is to fire: each as rarely, among the boundaries below it, as the one below."""
+    return [rate ** (l + 1) for l in range(rnn.num_layers - 1)]
+
+
+def asked(rnn: HMLSTM, out: HMLSTMOutput, l: int) -> Tensor:
+    """(T, B) bool: where detector l decides. Where a layer copies, a boundary is held at 0 whatever it says."""
+    return out.operations[..., l if rnn.copy_boundary == "hold" else 0] != COPY
+
+
+def level(rate: float, out: HMLSTMOutput, count: int) -> float:
+    """The quantile, of `count` values, that must be passed for a detector to fire at this rate of all steps."""
+    steps = int((out.operations[..., 0] != COPY).sum())  # the lowest layer copies at padded steps only
+    return max(0.0, 1 - rate * steps / count)
+
+
+def excesses(rnn: HMLSTM, seen: Seen, rates: Sequence[float]) -> list[float]:
+    """By how much the bias of each detector is too high for its rate, of all steps of this window."""
+    sums = rnn.detector_sums(*seen)
+    found = []
+    for l, rate in enumerate(rates):
+        values = sums[..., l][asked(rnn, seen.out, l)].double()
+        found.append(float(values.quantile(level(rate, seen.out, len(values)))) if len(values) else 0.0)
+    return found
+
+
+def imitation(rnn: HMLSTM, seen: Seen, uncertainty: Tensor, rates: Sequence[float]) -> Tensor:
+    """How far detectors are from firing where the model was least certain, of the steps at which they are asked."""
+    sums = rnn.detector_sums(*seen)
+    total = sums.new_zeros(())
+    for l, rate in enumerate(rates):
+        where = asked(rnn, seen.out, l)
+        felt = uncertainty[where].double()
+        if len(felt) > 0:
+            wanted = felt > felt.quantile(level(rate, seen.out, len(felt)))
+            total = total + F.binary_cross_entropy_with_logits(SHARPNESS * sums[..., l][where], wanted.to(sums.dtype))
+    return total

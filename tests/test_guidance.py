@@ -1,0 +1,159 @@
+"""Guidance: the sums that detectors see, the biases with which they would fire as often as they should, and where."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hmrnn import HMLSTM
+from hmrnn.baselines import HRNN, LSTM
+from hmrnn.config import TrainingConfig
+from hmrnn.sequence import COPY
+from hmrnn.training.guidance import FORCE, Guidance, Seen, excesses, imitation
+
+
+def network(seed: int, copy_boundary: str = "hold", engine: str = "reference") -> HMLSTM:
+    torch.manual_seed(seed)
+    rnn = HMLSTM(5, [7, 6, 4], copy_boundary=copy_boundary, engine=engine, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in rnn.parameters():
+            parameter.normal_()
+    return rnn
+
+
+def asked(rnn: HMLSTM, operations: torch.Tensor, layer: int) -> torch.Tensor:
+    return operations[..., layer if rnn.copy_boundary == "hold" else 0] != COPY
+
+
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(["hold", "recompute"]),
+    st.sampled_from(["reference", "events", "native"]),
+    st.lists(st.integers(0, 9), min_size=3, max_size=3).filter(any),
+)
+@settings(max_examples=60)
+def test_a_detector_fires_where_its_sum_is_positive(seed, copy_boundary, engine, lengths):
+    rnn = network(seed, copy_boundary, engine)
+    first, second = torch.randn(2, 9, 3, 5, dtype=torch.float64)
+    _, before = rnn(first)
+    out, _ = rnn(second, before.detach(), lengths)
+    sums = rnn.detector_sums(second, before, out)
+    for l in range(2):
+        where = asked(rnn, out.operations, l)
+        assert torch.equal((sums[..., l] > 0)[where], out.z[..., l][where] > 0.5)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["hold", "recompute"]), st.floats(0.05, 0.95))
+@settings(max_examples=60)
+def test_without_the_excess_a_detector_would_have_fired_at_its_rate(seed, copy_boundary, rate):
+    rnn = network(seed, copy_boundary)
+    x = torch.randn(30, 4, 5, dtype=torch.float64)
+    lengths = torch.tensor([30, 21, 1, 8])
+    out, _ = rnn(x, lengths=lengths)
+    sums = rnn.detector_sums(x, None, out)
+    with torch.no_grad():
+        excess = excesses(rnn, Seen(x, None, out), [rate, rate**2])
+    for l in range(2):
+        values = sums[..., l][asked(rnn, out.operations, l)]
+        wanted = min(rate ** (l + 1) * 60, len(values))  # as many as there are steps to fire at
+        # While a layer copies, its detector may say the same thing step after step: all of them fire, or none.
+        assert int((values > excess[l]).sum()) <= wanted + 1
+        assert int((values >= excess[l]).sum()) >= wanted - 1
+
+
+def test_the_gradient_is_that_of_the_detectors_weights():
+    rnn = network(3)
+    x = torch.randn(6, 2, 5, dtype=torch.float64)
+    out, _ = rnn(x)
+    sums = rnn.detector_sums(x, None, out)
+    sums[2:, :, 0].sum().backward()
+    assert torch.allclose(rnn.layers[0].W_z.grad, x[2:].sum((0, 1)))
+    assert torch.allclose(rnn.layers[0].U_z.grad, out.h[0][1:-1].sum((0, 1)).detach())
+    assert rnn.layers[0].W.grad is None
+
+
+def test_it_is_strong_then_fades_then_ends():
+    guidance = Guidance(TrainingConfig(target_rate=0.5, guided_updates=100), network(0))
+    assert guidance.targets == [0.5, 0.25]
+    assert [guidance.strength(update) for update in (0, 49, 50)] == [1.0] * 3
+    assert guidance.strength(75) == pytest.approx(0.5)
+    assert guidance.strength(100) == guidance.strength(1000) == 0
+    before = [w.b_z.item() for w in guidance.rnn.weights()[:-1]]
+    guidance.steer([1.0, -2.0], 100)
+    assert [w.b_z.item() for w in guidance.rnn.weights()[:-1]] == before
+    guidance.steer([1.0, -2.0], 75)
+    after = [w.b_z.item() for w in guidance.rnn.weights()[:-1]]
+    assert after == pytest.approx([before[0] - FORCE / 2, before[1] + FORCE])
+
+
+def test_imitation_teaches_where_to_fire():
+    """Uncertain after what the first input tells: a few hundred steps of gradient descent, and detectors say so."""
+    rnn = network(1, engine="native")
+    rnn.requires_grad_(False)
+    detectors = [w for layer in rnn.weights()[:-1] for w in (layer.W_z, layer.U_z, layer.V_z, layer.b_z)]
+    for weight in detectors:
+        weight.requires_grad_(True)
+    optimizer = torch.optim.Adam(detectors, lr=0.03)
+    torch.manual_seed(0)
+    for _ in range(300):
+        x = torch.randn(20, 8, 5, dtype=torch.float64)
+        out, _ = rnn(x)
+        loss = imitation(rnn, Seen(x, None, out), x[..., 0], [0.3, 0.09])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    x = torch.randn(100, 8, 5, dtype=torch.float64)
+    z = rnn(x)[0].z
+    wanted = x[..., 0] > x[..., 0].quantile(0.7)
+    assert ((z[..., 0] > 0.5) == wanted).double().mean() > 0.97
+    assert 0.05 < z[..., 1].mean() < 0.15, "the second's inputs do not tell it where, but how often"
+
+
+def test_the_loss_is_there_only_while_detectors_are_guided():
+    guidance = Guidance(TrainingConfig(target_rate=0.5, guided_updates=10, uncertainty_weight=2.0), network(0))
+    x = torch.randn(4, 2, 5, dtype=torch.float64)
+    felt = torch.rand(4, 2)
+    with guidance.watching(0):
+        out, _ = guidance.rnn(x)
+    full = guidance.loss(felt, 0)
+    assert float(full.detach()) == pytest.approx(
+        2 * float(imitation(guidance.rnn, Seen(x, None, out), felt, [0.5, 0.25]).detach())
+    )
+    assert float(guidance.loss(felt, 9).detach()) == pytest.approx(float(full.detach()) / 5)
+    with guidance.watching(10):
+        guidance.rnn(x)
+    assert guidance.loss(felt, 10) == 0
+    assert Guidance(TrainingConfig(target_rate=0.5), network(0)).loss(felt, 0) == 0
+
+
+def test_only_detectors_that_learn_are_steered():
+    config = TrainingConfig(target_rate=0.5)
+    for rnn in (LSTM(5, [7, 6]), HRNN(5, [7, 6])):
+        guidance = Guidance(config, rnn)
+        assert guidance.strength(0) == 0
+        with guidance.watching(0):
+            rnn(torch.randn(4, 2, 5), boundaries=torch.zeros(4, 2, 1) if isinstance(rnn, HRNN) else None)
+        assert guidance.excess == []
+    assert Guidance(TrainingConfig(), network(0)).strength(0) == 0
+
+
+def test_it_looks_only_while_it_is_asked_to():
+    guidance = Guidance(TrainingConfig(target_rate=0.5, guided_updates=10), network(0))
+    x = torch.randn(4, 2, 5, dtype=torch.float64)
+    with guidance.watching(10):
+        guidance.rnn(x)
+    guidance.rnn(x)
+    assert guidance.excess == [0.0, 0.0]
+    with guidance.watching(9):
+        guidance.rnn(x)
+    assert 0.0 not in guidance.excess
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"target_rate": 0.0}, {"target_rate": 1.0}, {"guided_updates": -1}, {"uncertainty_weight": 1.0}]
+)
+def test_bad_settings(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        TrainingConfig(**wrong)
