@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The model that comes with the package: trained on the built-in text, by the default recipe.
-# Some 20 minutes on two cores. The built-in text is Python's own documentation: with another Python, other numbers.
+# The model that comes with the package: three layers of 128 units, trained on the built-in text. Some 4 minutes on one
+# core. The built-in text is Python's own documentation (here that of 3.11): with another Python, other numbers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-hmrnn train text --data builtin --minutes 20 --out runs/builtin
-hmrnn eval runs/builtin
-hmrnn score runs/builtin
+export OMP_NUM_THREADS=1 # the last bits depend on the number of threads
+hmrnn train text --data builtin --target-rate 0.2 --uncertainty-weight 1 --guided-updates 400 --epochs 12 --out runs/builtin
+hmrnn eval runs/builtin  # 1.618 bits per character
+hmrnn score runs/builtin # layer 1: F1 .43 against the ends of words (convention "on"), .17 at random
+mkdir -p src/hmrnn/shipped/builtin
 cp runs/builtin/best/{config.json,symbols.json,model.safetensors} src/hmrnn/shipped/builtin/
