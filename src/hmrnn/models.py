@@ -165,9 +165,8 @@ def point_embedding(size: int) -> nn.Linear:
 def start_gains(rnn: Recurrent, gain: float) -> None:
     """Sets the gains of layer normalisation.
 
-    A pen that moves slowly gives the network next to nothing. Left to itself, and normalised to full strength at each
-    step, it is chaotic, and gradients grow by a third from step to step; with smaller gains its gates are closer to
-    linear, and they do not.
+    With smaller ones hidden states are smaller, and so is what a boundary changes: the straight-through gradient that
+    goes round through the detectors does not grow (docs/log.md).
     """
     for name, parameter in rnn.named_parameters():
         if "gain" in name:
