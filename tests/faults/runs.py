@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import random
 import resource
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from safetensors.torch import load_file
 
-from hmrnn.cli import main
 from hmrnn.files import sealed
 
 SIZES = "--hidden-sizes 8 8 8 --output-size 8 --embedding-size 8"
@@ -37,26 +34,8 @@ def kind(name: str) -> str:
 
 
 def call(*arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """`hmrnn` in this process, which has torch already. What it does not handle itself is raised here, too."""
-    streams = {name: io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for name in ("stdout", "stderr")}
-    code: Any = 0
-    folder = os.getcwd()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["hmrnn", *map(str, arguments)])
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        for name, stream in streams.items():
-            patch.setattr(sys, name, stream)
-        os.chdir(cwd or folder)
-        try:
-            main()
-        except SystemExit as leaving:
-            code = leaving.code
-        finally:
-            os.chdir(folder)
-    for stream in streams.values():
-        stream.flush()
-    out, err = (stream.buffer.getvalue().decode() for stream in streams.values())
-    return subprocess.CompletedProcess(arguments, code, out, err)
+    """`hmrnn` in this process. What it does not handle itself is raised here, too."""
+    return commands.run(*map(str, arguments), cwd=cwd, input=stdin)
 
 
 def succeeded(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
