@@ -266,7 +266,7 @@ def test_failures_exit_with_1_and_say_what_to_do(trained, tmp_path):
         (["train", "text", "--out", str(trained)], f"--resume {trained}"),
         (["train", "text", "--out", "short/run"], "short"),
         (["train", "text", "--resume", "nowhere"], "nowhere: there is no config.json"),
-        (["train", "text", "--out", "r", "--hidden-sizes", "4000000", "4"], "not enough memory"),
+        (["train", "text", "--out", "r", "--hidden-sizes", "1000000", "4"], "not enough memory"),
         (["eval", "nowhere"], "nowhere: there is no config.json"),
         (["eval", str(trained), "--data", "empty"], "empty"),
         (["generate", "nowhere"], "nowhere: there is no config.json"),
