@@ -228,7 +228,8 @@ contents = st.one_of(
 )
 
 
-@pytest.mark.parametrize("many", [150, pytest.param(10_000, marks=pytest.mark.faults)])
+@pytest.mark.faults  # its commands keep models and draw less in this process, which other tests must not meet
+@pytest.mark.parametrize("many", [10_000])
 def test_fuzzed_by_hypothesis(fuzzed, many):
     fuzzed.results.clear()
 
