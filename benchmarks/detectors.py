@@ -1,7 +1,7 @@
 """A study of the boundary detectors: which settings make detectors that live, and find structure, whatever the seed.
 
     python benchmarks/detectors.py --out runs/detectors      # everything: hours; it goes on where it stopped
-    python benchmarks/detectors.py --out runs/detectors --variants plain steered --corpora planted --seeds 0 1
+    python benchmarks/detectors.py --out runs/detectors --variants paper recipe --corpora planted --seeds 0 1
 
 Small models, one for each variant, corpus and seed, as many at a time as there are cores. Writes table.md and
 figure.svg into --out, from all results that are there. A detector is alive if it fires on 2 to 90 % of the symbols; a
@@ -30,7 +30,7 @@ SYMBOLS = 3_000_000  # read in training
 
 @dataclass(frozen=True)
 class Variant:
-    """What is other than in the plain setting."""
+    """What is other than the library's defaults."""
 
     model: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -56,8 +56,8 @@ def orthogonal(training: Any) -> None:
             block.copy_(torch.nn.init.orthogonal_(torch.empty_like(block)))
 
 
-def ball(radius: float, bias: bool = False) -> Callable[[Any], None]:
-    """Another norm ball; `bias`: with the detector's bias in it."""
+def bias_in_ball(radius: float) -> Callable[[Any], None]:
+    """The norm ball, with the detector's bias in it."""
 
     def start(training: Any) -> None:
         import torch
@@ -65,10 +65,10 @@ def ball(radius: float, bias: bool = False) -> Callable[[Any], None]:
         rnn = training.task.model.rnn
 
         @torch.no_grad()
-        def constrain() -> None:
+        def constrain(_: float | None) -> None:
             for layer in rnn.weights():
                 if layer.W_z is not None:
-                    blocks = [layer.W_z, layer.U_z, layer.V_z, *([layer.b_z.view(1)] if bias else [])]
+                    blocks = [layer.W_z, layer.U_z, layer.V_z, layer.b_z.view(1)]
                     norm = torch.cat(blocks).norm()
                     for block in blocks:
                         block.mul_((radius / norm.clamp_min(1e-12)).clamp_max(1.0))
@@ -81,6 +81,23 @@ def ball(radius: float, bias: bool = False) -> Callable[[Any], None]:
 def sampled_until(update_limit: int) -> Callable[[Any, int], None]:
     def every_update(training: Any, update: int) -> None:
         training.task.model.rnn.boundary = "sample" if update < update_limit else "step"
+
+    return every_update
+
+
+def noise_until(update_limit: int) -> Callable[[Any, int], None]:
+    """Noise on s_z that fades, of deviation .5 at first: added to the bias, another for each update."""
+
+    def noise(update: int, detectors: int) -> Any:
+        import torch
+
+        fading = max(0.0, 1 - update / update_limit) if update >= 0 else 0.0
+        return 0.5 * fading * torch.randn(detectors, generator=torch.Generator().manual_seed(update + 1))
+
+    def every_update(training: Any, update: int) -> None:
+        rnn = training.task.model.rnn
+        detectors = rnn.num_layers - 1
+        rnn.shift_detectors((noise(update, detectors) - noise(update - 1, detectors)).tolist())
 
     return every_update
 
@@ -114,38 +131,44 @@ def rate_prior(weight: float, until: int, target: float = 0.2) -> Callable[..., 
     return loss
 
 
-UNTIL = 400  # updates of some 940 in which detectors get help, if they do
-STEERED = {"target_rate": 0.2, "guided_updates": UNTIL}
-GUIDED = {**STEERED, "uncertainty_weight": 1.0}
+UNTIL = 400  # updates of some 940 in which detectors get help, if they do not get it throughout
+PAPER = {"guided_updates": 0}
+STEERED = {"uncertainty_weight": 0.0}
+RECOMPUTE = {"copy_boundary": "recompute"}
 VARIANTS: Mapping[str, Variant] = {
     "lstm": Variant({"model": "lstm"}),
-    "plain": Variant(),
-    "recompute": Variant({"copy_boundary": "recompute"}),
-    "no ball": Variant(start=ball(1e9)),
-    "ball 1": Variant(start=ball(1.0)),
-    "ball 4": Variant(start=ball(4.0)),
-    "ball with bias": Variant(start=ball(1.94, bias=True)),
-    "bias -1": Variant({"boundary_bias": -1.0}),
-    "bias +1": Variant({"boundary_bias": 1.0}),
-    "forget 1": Variant(start=forget_bias),
-    "sampled": Variant({"boundary": "sample"}),
-    "sampled first": Variant(every_update=sampled_until(UNTIL)),
-    "wide window": Variant(every_update=slope(0.5)),
-    "steep": Variant(training={"slope_per_epoch": 1.0}),
-    "rate prior": Variant(loss=rate_prior(10.0, UNTIL)),
+    # The recipe: the library's defaults, and what each part of it does
+    "recipe": Variant(),
+    "recipe, let go": Variant(training={"guided_updates": UNTIL}),
+    "recipe, ball 1.94": Variant(training={"detector_radius": 1.94}),
+    "recipe, ball 0.6": Variant(training={"detector_radius": 0.6}),
+    "recipe, recompute": Variant(RECOMPUTE),
+    "recipe, forget 1": Variant(start=forget_bias),
+    "recipe, lightly": Variant(training={"uncertainty_weight": 0.2}),
     "steered": Variant(training=STEERED),
-    "steered always": Variant(training={**STEERED, "guided_updates": 10**9}),
-    "steered recompute": Variant({"copy_boundary": "recompute"}, STEERED),
-    "steered forget 1": Variant(training=STEERED, start=forget_bias),
-    "orthogonal": Variant(start=orthogonal),
+    "steered, let go": Variant(training={**STEERED, "guided_updates": UNTIL}),
+    "steered, recompute": Variant(RECOMPUTE, STEERED),
+    "steered, forget 1": Variant(training=STEERED, start=forget_bias),
+    # The paper's training, without guidance, and what else could help it
+    "paper": Variant(training=PAPER),
+    "recompute": Variant(RECOMPUTE, PAPER),
+    "no ball": Variant(training={**PAPER, "detector_radius": 1e9}),
+    "ball 1.94": Variant(training={**PAPER, "detector_radius": 1.94}),
+    "ball 0.6": Variant(training={**PAPER, "detector_radius": 0.6}),
+    "ball with bias": Variant(training=PAPER, start=bias_in_ball(1.0)),
+    "bias -1": Variant({"boundary_bias": -1.0}, PAPER),
+    "bias +1": Variant({"boundary_bias": 1.0}, PAPER),
+    "forget 1": Variant(training=PAPER, start=forget_bias),
+    "orthogonal": Variant(training=PAPER, start=orthogonal),
+    "sampled": Variant({"boundary": "sample"}, PAPER),
+    "sampled first": Variant(training=PAPER, every_update=sampled_until(UNTIL)),
+    "noise": Variant(training=PAPER, every_update=noise_until(UNTIL)),
+    "wide window": Variant(training=PAPER, every_update=slope(0.5)),
+    "steep": Variant(training={**PAPER, "slope_per_epoch": 1.0}),
+    "rate prior": Variant(training=PAPER, loss=rate_prior(10.0, UNTIL)),
     # Adam does not see the scale of a loss, the clipping does: summed over 100 steps and clipped at 1 is this.
-    "summed loss": Variant(training={"gradient_clip": 0.01}),
-    "guided": Variant(training=GUIDED),
-    "guided always": Variant(training={**GUIDED, "guided_updates": 10**9}),
-    "guided recompute": Variant({"copy_boundary": "recompute"}, GUIDED),
-    "guided lightly": Variant(training={**GUIDED, "uncertainty_weight": 0.2}),
+    "summed loss": Variant(training={**PAPER, "gradient_clip": 0.01}),
 }
-"""What is tried, each against the plain setting: that of the library, with every option off."""
 
 
 # One model

@@ -125,7 +125,7 @@ def test_the_loss_is_there_only_while_detectors_are_guided():
     with guidance.watching(10):
         guidance.rnn(x)
     assert guidance.loss(felt, 10) == 0
-    assert Guidance(TrainingConfig(target_rate=0.5), network(0)).loss(felt, 0) == 0
+    assert Guidance(TrainingConfig(target_rate=0.5, uncertainty_weight=0.0), network(0)).loss(felt, 0) == 0
 
 
 def test_only_detectors_that_learn_are_steered():
@@ -136,7 +136,7 @@ def test_only_detectors_that_learn_are_steered():
         with guidance.watching(0):
             rnn(torch.randn(4, 2, 5), boundaries=torch.zeros(4, 2, 1) if isinstance(rnn, HRNN) else None)
         assert guidance.excess == []
-    assert Guidance(TrainingConfig(), network(0)).strength(0) == 0
+    assert Guidance(TrainingConfig(guided_updates=0), network(0)).strength(0) == 0
 
 
 def test_it_looks_only_while_it_is_asked_to():
@@ -152,7 +152,7 @@ def test_it_looks_only_while_it_is_asked_to():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"target_rate": 0.0}, {"target_rate": 1.0}, {"guided_updates": -1}, {"uncertainty_weight": 1.0}]
+    "wrong", [{"target_rate": 0.0}, {"target_rate": 1.0}, {"guided_updates": -1}, {"uncertainty_weight": -1.0}]
 )
 def test_bad_settings(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

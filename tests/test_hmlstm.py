@@ -267,6 +267,18 @@ def test_constrain_detectors_keeps_a_norm_ball():
     assert torch.cat([rnn.layers[0].W_z, rnn.layers[0].U_z, rnn.layers[0].V_z]).norm().item() == pytest.approx(0.5)
 
 
+def test_the_ball_is_smaller_for_more_units():
+    rnn = HMLSTM(3, [128, 512, 2])
+    norms = []
+    for layer in rnn.layers[:2]:
+        for weight in (layer.W_z, layer.U_z, layer.V_z):
+            weight.data.fill_(2.0)
+    rnn.constrain_detectors()
+    for layer in rnn.layers[:2]:
+        norms.append(torch.cat([layer.W_z, layer.U_z, layer.V_z]).norm().item())
+    assert norms == pytest.approx([1.0, 0.5], rel=0.01)
+
+
 def test_piecewise():
     values = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     steps = Piecewise(values, torch.tensor([[0], [0], [1]]))

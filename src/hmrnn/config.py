@@ -21,7 +21,6 @@ TEXT_SETS = ("ptb", "text8", "enwik8", "builtin", "planted")
 STROKE_SETS = ("iam-ondb", "builtin")
 BOUNDARIES: tuple[str, ...] = get_args(Boundary)
 COPY_BOUNDARIES: tuple[str, ...] = get_args(CopyBoundary)
-DETECTOR_RADIUS = 1.94
 Data = TypeVar("Data", bound="DataConfig")
 
 
@@ -280,14 +279,14 @@ class TrainingConfig:
     """Slope annealing: the slope is 1 + this for each epoch done,"""
     slope_limit: float = 5.0
     """but at most this."""
-    detector_radius: float = DETECTOR_RADIUS
-    """Of the norm ball that the weights into each detector are kept in."""
-    target_rate: float | None = None
-    """Guides detectors at first: that of layer l towards firing at this share of the steps to the power of l."""
-    uncertainty_weight: float = 0.0
-    """Guides them to where the model is least certain of what comes next, by a loss with this weight."""
-    guided_updates: int = 1000
-    """Updates in which detectors are guided, if there is a target rate: the first half in full, then less and less."""
+    detector_radius: float | None = None
+    """Of the norm ball that the weights into each detector are kept in. By default it goes with the units."""
+    target_rate: float = 0.2
+    """Detectors are guided at first: that of layer l to fire at this share of the steps to the power of l,"""
+    uncertainty_weight: float = 1.0
+    """and where the model is least certain of what comes next, by a loss with this weight,"""
+    guided_updates: int = 10_000
+    """in so many updates: the first half in full, then less and less. 0 is the paper's training."""
     validate_every: float = 1.0
     """Epochs from one validation to the next."""
     epochs: float = 100.0
@@ -303,8 +302,10 @@ class TrainingConfig:
         check_seed(self.seed)
         for name in ("batch_size", "window", "patience"):
             check_size(name, getattr(self, name))
-        for name in ("learning_rate", "gradient_clip", "detector_radius"):
+        for name in ("learning_rate", "gradient_clip"):
             check_positive(name, getattr(self, name))
+        if self.detector_radius is not None:
+            check_positive("detector_radius", self.detector_radius)
         for name in ("validate_every", "checkpoint_minutes"):
             check_positive(name, getattr(self, name), LONGEST)
         for name in ("epochs", "minutes"):
@@ -314,14 +315,12 @@ class TrainingConfig:
         for name in ("learning_rate_divisor", "slope_limit"):
             if not 1 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be at least 1, and finite; got {getattr(self, name)}")
-        if self.target_rate is not None and not 0 < self.target_rate < 1:
+        if not 0 < self.target_rate < 1:
             raise ValueError(f"target_rate is a share, between 0 and 1; got {self.target_rate}")
         if self.guided_updates < 0:
             raise ValueError(f"guided_updates must not be negative; got {self.guided_updates}")
         if not 0 <= self.uncertainty_weight < float("inf"):
             raise ValueError(f"uncertainty_weight must not be negative, and finite; got {self.uncertainty_weight}")
-        if self.uncertainty_weight > 0 and self.target_rate is None:
-            raise ValueError("uncertainty_weight needs a target_rate: how often detectors are to fire")
         if not 0 <= self.slope_per_epoch < float("inf"):
             raise ValueError(f"slope_per_epoch must not be negative, and finite; got {self.slope_per_epoch}")
 
@@ -385,7 +384,9 @@ TEXT_PRESETS: Mapping[str, TextRunConfig] = {
 STROKE_PRESETS: Mapping[str, StrokeRunConfig] = {
     "small": StrokeRunConfig(
         model=StrokeModelConfig(hidden_sizes=(128, 128, 128), output_size=128),
-        training=TrainingConfig(batch_size=32, learning_rate=0.004, epochs=20, patience=2, target_rate=0.25),
+        training=TrainingConfig(
+            batch_size=32, learning_rate=0.004, epochs=20, patience=2, target_rate=0.25, uncertainty_weight=0.0
+        ),
     ),
     "iam-ondb": StrokeRunConfig(
         training=TrainingConfig(
@@ -395,6 +396,7 @@ STROKE_PRESETS: Mapping[str, StrokeRunConfig] = {
             slope_limit=3.0,
             detector_radius=0.5,
             target_rate=0.25,
+            uncertainty_weight=0.0,
             guided_updates=20_000,
             validate_every=0.5,
             patience=3,

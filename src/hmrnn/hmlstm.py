@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hmrnn import engines
-from hmrnn.config import BOUNDARIES, COPY_BOUNDARIES, DETECTOR_RADIUS, Boundary, CopyBoundary
+from hmrnn.config import BOUNDARIES, COPY_BOUNDARIES, Boundary, CopyBoundary
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call, Recurrent, Unrolled
 from hmrnn.sequence import COPY, FLUSH, UPDATE, HMLSTMOutput, HMLSTMState, Piecewise
@@ -166,17 +166,19 @@ class HMLSTM(Recurrent):
         return Unrolled(HMLSTMOutput(trace.steps, trace.z, done), trace.state)
 
     @torch.no_grad()
-    def constrain_detectors(self, radius: float = DETECTOR_RADIUS) -> None:
+    def constrain_detectors(self, radius: float | None = None) -> None:
         """Brings the weights into each detector back into a ball, after an optimiser step.
 
-        There s_z stays where the straight-through gradient is alive. The norm is that of (U_z, V_z, W_z) together; the
-        bias is free.
+        There s_z stays where the straight-through gradient is alive, and the gradient does not explode on its way from
+        one boundary to the next. The norm is that of (U_z, V_z, W_z) together; the bias is free. By default, the radius
+        falls with the root of the layer's units, as the norm of what the detector sees grows with it.
         """
         for layer in self.weights():
             if layer.W_z is not None and layer.U_z is not None and layer.V_z is not None:
                 blocks = (layer.W_z, layer.U_z, layer.V_z)
                 norm = torch.cat(blocks).norm()
-                shrink = (radius / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp_max(1.0)
+                limit = detector_radius(len(layer.U_z)) if radius is None else radius
+                shrink = (limit / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp_max(1.0)
                 for block in blocks:
                     block.mul_(shrink)
 
@@ -235,6 +237,11 @@ def projected(steps: Piecewise, weights: Tensor) -> Tensor:
 def delayed(values: Tensor, first: Tensor) -> Tensor:
     """(T, B): at each step what was there one step before."""
     return torch.cat([first.unsqueeze(0), values[:-1]])
+
+
+def detector_radius(units: int) -> float:
+    """Of the norm ball for the weights into the detector of a layer with so many units."""
+    return min(1.94, 11.3 / math.sqrt(units))  # 1 for 128; measured: docs/recipe.md
 
 
 def detector_biases(boundary_bias: float | Sequence[float], detectors: int) -> list[float]:

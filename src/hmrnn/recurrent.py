@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hmrnn.config import DETECTOR_RADIUS, check_size
+from hmrnn.config import check_size
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState
 
 
@@ -76,7 +76,7 @@ class Recurrent(nn.Module, ABC):
     def unroll(self, call: Call) -> Unrolled:
         """Computes a checked call."""
 
-    def constrain_detectors(self, radius: float = DETECTOR_RADIUS) -> None:
+    def constrain_detectors(self, radius: float | None = None) -> None:
         """To be called after each optimiser step. Does nothing where there is no detector."""
 
     def shift_detectors(self, shifts: Sequence[float]) -> None:

@@ -207,14 +207,14 @@ def test_a_long_line_of_strokes(runs):
 # Fuzzing
 
 
-@pytest.fixture(scope="session")
-def fuzzed(runs, tmp_path_factory) -> Iterator[fuzz.Fuzz]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HMRNN_CACHE", os.environ["HMRNN_CACHE"])
-        for module in (fuzz.text, fuzz.strokes):
-            patch.setattr(module, "load_model", module.load_model)
-        patch.setattr(fuzz.scores, "DRAWS", fuzz.scores.DRAWS)
-        yield fuzz.Fuzz(runs["text"].parent, tmp_path_factory.mktemp("fuzzed"))
+@pytest.fixture
+def fuzzed(runs, tmp_path, monkeypatch) -> fuzz.Fuzz:
+    """With all that it changes in this process put back after the test."""
+    monkeypatch.setenv("HMRNN_CACHE", os.environ["HMRNN_CACHE"])
+    for module in (fuzz.text, fuzz.strokes):
+        monkeypatch.setattr(module, "load_model", module.load_model)
+    monkeypatch.setattr(fuzz.scores, "DRAWS", fuzz.scores.DRAWS)
+    return fuzz.Fuzz(runs["text"].parent, tmp_path)
 
 
 numbers = st.one_of(st.integers(), st.floats(), st.none(), st.booleans(), st.text(max_size=3))
@@ -228,11 +228,8 @@ contents = st.one_of(
 )
 
 
-@pytest.mark.faults  # its commands keep models and draw less in this process, which other tests must not meet
-@pytest.mark.parametrize("many", [10_000])
+@pytest.mark.parametrize("many", [300, pytest.param(10_000, marks=pytest.mark.faults)])
 def test_fuzzed_by_hypothesis(fuzzed, many):
-    fuzzed.results.clear()
-
     @settings(max_examples=many, database=None)
     @given(st.integers(0, 179), contents)
     def one(choice: int, content: bytes) -> None:

@@ -41,7 +41,7 @@ class Guidance:
     def __init__(self, config: TrainingConfig, rnn: Recurrent) -> None:
         self.config, self.rnn = config, rnn
         detects = isinstance(rnn, HMLSTM) and all(w.b_z is None or w.b_z.requires_grad for w in rnn.weights())
-        self.targets = [] if config.target_rate is None or not detects else targets(config.target_rate, rnn)
+        self.targets = targets(config.target_rate, rnn) if detects else []
         self.seen: Seen | None = None
         self.excess = [0.0] * len(self.targets)  # of each detector's bias, in the latest window
 
