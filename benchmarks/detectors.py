@@ -355,7 +355,7 @@ def run_all(jobs: list[tuple[str, str, int]], asked: argparse.Namespace) -> int:
             print(f"{job}: {done.stderr[-2000:]}", file=sys.stderr)
         return done.returncode != 0
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return sum(tqdm(pool.map(one, jobs), total=len(jobs), unit="model", disable=not sys.stderr.isatty()))
 
 

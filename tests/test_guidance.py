@@ -76,7 +76,7 @@ def test_the_gradient_is_that_of_the_detectors_weights():
 
 def test_it_is_strong_then_fades_then_ends():
     guidance = Guidance(TrainingConfig(target_rate=0.5, guided_updates=100), network(0))
-    assert guidance.targets == [0.5, 0.25]
+    assert guidance.targets == [0.5, 0.125]
     assert [guidance.strength(update) for update in (0, 49, 50)] == [1.0] * 3
     assert guidance.strength(75) == pytest.approx(0.5)
     assert guidance.strength(100) == guidance.strength(1000) == 0
@@ -100,7 +100,7 @@ def test_imitation_teaches_where_to_fire():
     for _ in range(300):
         x = torch.randn(20, 8, 5, dtype=torch.float64)
         out, _ = rnn(x)
-        loss = imitation(rnn, Seen(x, None, out), x[..., 0], [0.3, 0.09])
+        loss = imitation(rnn, Seen(x, None, out), x[..., :1], [0.3, 0.09])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -114,12 +114,12 @@ def test_imitation_teaches_where_to_fire():
 def test_the_loss_is_there_only_while_detectors_are_guided():
     guidance = Guidance(TrainingConfig(target_rate=0.5, guided_updates=10, uncertainty_weight=2.0), network(0))
     x = torch.randn(4, 2, 5, dtype=torch.float64)
-    felt = torch.rand(4, 2)
+    felt = torch.rand(4, 2, 1)
     with guidance.watching(0):
         out, _ = guidance.rnn(x)
     full = guidance.loss(felt, 0)
     assert float(full.detach()) == pytest.approx(
-        2 * float(imitation(guidance.rnn, Seen(x, None, out), felt, [0.5, 0.25]).detach())
+        2 * float(imitation(guidance.rnn, Seen(x, None, out), felt, [0.5, 0.125]).detach())
     )
     assert float(guidance.loss(felt, 9).detach()) == pytest.approx(float(full.detach()) / 5)
     with guidance.watching(10):

@@ -281,10 +281,10 @@ class TrainingConfig:
     """but at most this."""
     detector_radius: float | None = None
     """Of the norm ball that the weights into each detector are kept in. By default it goes with the units."""
-    target_rate: float = 0.2
-    """Detectors are guided at first: that of layer l to fire at this share of the steps to the power of l,"""
+    target_rate: float = 0.18
+    """Detectors are guided at first: the first to fire at this share of the steps, each above a quarter as often,"""
     uncertainty_weight: float = 1.0
-    """and where the model is least certain of what comes next, by a loss with this weight,"""
+    """and where it is least certain what comes next, by a loss with this weight,"""
     guided_updates: int = 10_000
     """in so many updates: the first half in full, then less and less. 0 is the paper's training."""
     validate_every: float = 1.0

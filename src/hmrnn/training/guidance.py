@@ -16,7 +16,8 @@ from hmrnn.recurrent import Recurrent
 from hmrnn.sequence import COPY, HMLSTMOutput, HMLSTMState
 
 FORCE = 0.4  # the share of the way to its target that a detector's bias is moved after an update
-SHARPNESS = 4.0  # of s_z as a log-odds: a detector has said all it can at the ends of its window, |s_z| = 1
+SHARPNESS = 16.0  # of s_z as a log-odds: its weights lie in a small ball, and still it should be sure
+GROUP = 4  # segments of a layer in one of the layer above, as far as guidance goes
 
 
 class Seen(NamedTuple):
@@ -34,8 +35,8 @@ class Guidance:
     That bias is known exactly: a detector fires where s_z > 0, so it is the quantile of s_z that is to become 0. (The
     rate itself does not tell: a detector that fires always may be just above 0 at its lowest, or far.)
 
-    Imitation, with `uncertainty_weight`: a loss by which detectors learn to fire where the model is least certain of
-    what comes next. It shapes the detectors alone: hidden states are constants to it.
+    Imitation, with `uncertainty_weight`: a loss by which detectors learn to fire where it is least certain what comes
+    next. It shapes the detectors alone: hidden states are constants to it.
     """
 
     def __init__(self, config: TrainingConfig, rnn: Recurrent) -> None:
@@ -71,7 +72,7 @@ class Guidance:
             self.excess = excesses(rnn, self.seen, self.targets)
 
     def loss(self, uncertainty: Tensor, update: int) -> Tensor | float:
-        """What detectors have to learn from how uncertain the model was after each step, (T, B)."""
+        """What detectors have to learn from how uncertain it was after each step what comes, (T, B, 1 or more)."""
         weight = self.config.uncertainty_weight * self.strength(update)
         if weight == 0 or self.seen is None or not isinstance(self.rnn, HMLSTM):
             return 0.0
@@ -85,8 +86,8 @@ class Guidance:
 
 
 def targets(rate: float, rnn: Recurrent) -> list[float]:
-    """How often each detector is to fire: each as rarely, among the boundaries below it, as the one below."""
-    return [rate ** (l + 1) for l in range(rnn.num_layers - 1)]
+    """How often each detector is to fire."""
+    return [rate / GROUP**l for l in range(rnn.num_layers - 1)]
 
 
 def asked(rnn: HMLSTM, out: HMLSTMOutput, l: int) -> Tensor:
@@ -111,12 +112,15 @@ def excesses(rnn: HMLSTM, seen: Seen, rates: Sequence[float]) -> list[float]:
 
 
 def imitation(rnn: HMLSTM, seen: Seen, uncertainty: Tensor, rates: Sequence[float]) -> Tensor:
-    """How far detectors are from firing where the model was least certain, of the steps at which they are asked."""
+    """How far detectors are from firing where it is least certain what comes next, of the steps at which they decide.
+
+    The first goes by the first kind of uncertainty, the next by the next, and those above the last kind by that.
+    """
     sums = rnn.detector_sums(*seen)
     total = sums.new_zeros(())
     for l, rate in enumerate(rates):
         where = asked(rnn, seen.out, l)
-        felt = uncertainty[where].double()
+        felt = uncertainty[..., min(l, uncertainty.shape[-1] - 1)][where].double()
         if len(felt) > 0:
             wanted = felt > felt.quantile(level(rate, seen.out, len(felt)))
             total = total + F.binary_cross_entropy_with_logits(SHARPNESS * sums[..., l][where], wanted.to(sums.dtype))

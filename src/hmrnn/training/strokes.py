@@ -63,7 +63,7 @@ class StrokeTask:
         self.state = state.detach()
         # Gradients are averaged over the processes, which may have unequal numbers of points.
         share = self.processes.world / count
-        return Loss(nats * share, fired * share, each, count)
+        return Loss(nats * share, fired * share, each.unsqueeze(-1), count)
 
     def validate(self, show: bool) -> float:
         points = sum(len(line) - 1 for line in self.valid)

@@ -31,7 +31,7 @@ class Loss:
 
     mean: Tensor  # of what all processes read, once it is averaged over them; in nats
     rates: Tensor  # (L-1,): how often each detector fired
-    uncertainty: Tensor  # (T, B): of what comes after each step that this process read; a constant
+    uncertainty: Tensor  # (T, B, 1 or more): of what comes after each step, by ever more of the past; a constant
     steps: int  # symbols or points that all processes read
 
 

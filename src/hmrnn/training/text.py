@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hmrnn.config import TextRunConfig
+from hmrnn.data.branching import ORDER, Branching
 from hmrnn.data.store import TextData
 from hmrnn.data.streams import Streams
 from hmrnn.evaluation import bits_per_character
@@ -66,6 +67,9 @@ class TextTask:
         self.distinct = len(data.symbols)
         self.objective = processes.wrap(Objective(model))
         self.state: HMLSTMState | None = None
+        guided = run.model.model == "hm-lstm" and run.training.guided_updates > 0
+        counts = guided and run.training.uncertainty_weight > 0
+        self.branching = Branching(self.train, self.distinct) if counts else None
 
     def loss(self, update: int, generator: torch.Generator) -> Loss:
         start = update % self.updates_per_epoch * self.window
@@ -74,7 +78,15 @@ class TextTask:
         given = self.model.boundaries_of(self.streams, start, end)
         loss, rates, entropy, state = self.objective(self.streams.read(start, end + 1), state, given, generator)
         self.state = state.detach()
-        return Loss(loss, rates, entropy, self.symbols_per_update)
+        return Loss(loss, rates, self.uncertainty(start, end, entropy), self.symbols_per_update)
+
+    def uncertainty(self, start: int, end: int, entropy: Tensor) -> Tensor:
+        """(T, B, 2): by the last few symbols alone, at which words end, and by all that the model knows."""
+        if self.branching is None:
+            return entropy.unsqueeze(-1)
+        # A stream's past is the end of the one before it. The first has none: it sees the end of the text.
+        local = self.branching.entropy(self.streams.read(start - ORDER + 1, end))
+        return torch.stack([local.to(entropy), entropy], dim=-1)
 
     def validate(self, show: bool) -> float:
         """Read as many streams."""
