@@ -111,6 +111,21 @@ def test_imitation_teaches_where_to_fire():
     assert 0.05 < z[..., 1].mean() < 0.15, "the second's inputs do not tell it where, but how often"
 
 
+def test_each_detector_goes_by_its_own_kind_of_uncertainty():
+    rnn = network(2)
+    x = torch.randn(6, 3, 5, dtype=torch.float64)
+    seen, rates = Seen(x, None, rnn(x)[0]), [0.4, 0.1]
+    kinds = torch.rand(6, 3, 3)
+    whole = imitation(rnn, seen, kinds, rates)
+    by_l = [imitation(rnn, seen, kinds[..., [l]], rates) for l in range(2)]
+    assert whole.item() != pytest.approx(by_l[0].item())
+    other = kinds.clone()
+    other[..., 2] = -other[..., 2]  # there are two detectors: the third kind is nobody's
+    assert imitation(rnn, seen, other, rates).item() == whole.item()
+    first = imitation(rnn, seen, torch.stack([kinds[..., 0], kinds[..., 0]], dim=-1), rates)
+    assert first.item() == pytest.approx(by_l[0].item()), "one kind is for all"
+
+
 def test_the_loss_is_there_only_while_detectors_are_guided():
     guidance = Guidance(TrainingConfig(target_rate=0.5, guided_updates=10, uncertainty_weight=2.0), network(0))
     x = torch.randn(4, 2, 5, dtype=torch.float64)
