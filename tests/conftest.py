@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from small_runs import UPDATES
 
+from hmrnn.data.corpora import builtin_text
 from hmrnn.files import cache_directory
 
 # The same examples on every run of CI, so that a red run can be repeated; a fresh search when one asks for it.
@@ -31,3 +33,11 @@ def real_data() -> Path:
     if not all((folder / name).is_dir() for name in ("ptb", "text8", "enwik8", "iam_ondb")):
         pytest.skip(f"the published sets are not in {folder} (HMRNN_DATA)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory) -> Path:
+    """A text of `small_runs.UPDATES` updates an epoch."""
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(builtin_text()[: UPDATES * 4 * 10 * 20 // 18 + 40])
+    return path

@@ -15,7 +15,7 @@ import recorded_updates
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_training import Killed, killed_at, metrics, same_weights, torchrun
+from small_runs import Killed, killed_at, metrics, same_weights, torchrun
 
 from hmrnn import StrokeModel, StrokeModelConfig
 from hmrnn.config import (

@@ -33,7 +33,7 @@ def long(name: str, updates: int) -> list[str]:
     return [*FLAGS[name], "--epochs", epochs, "--patience", "999", "--checkpoint-minutes", "0.0005"]
 
 
-# tests/test_training.py has a quick part of the next test and of that of SIGTERM.
+# tests/test_processes.py has a quick part of the next test and of that of SIGTERM.
 @pytest.mark.faults
 def test_killed_at_random_moments_it_comes_to_the_same_weights(folder, tmp_path, name):
     flags = long(name, (DEATHS + 2) * (mortal.MOST + 20))

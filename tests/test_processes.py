@@ -1,0 +1,115 @@
+"""Training in processes of their own, as users run it: killed, interrupted, two at a time."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import recorded_updates
+import torch
+from small_runs import (
+    LONG_RUN,
+    UPDATES,
+    command,
+    lines_in,
+    metrics,
+    same_weights,
+    torchrun,
+    wait_for,
+)
+
+from hmrnn.training import checkpoint
+
+
+def test_kill_9_at_random_moments(text_file, tmp_path):
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    subprocess.run(command(text_file, *LONG_RUN, "--out", str(straight)), check=True, capture_output=True)
+    chance = random.Random(1)
+    for attempt in range(2):  # tests/faults has 40
+        where = ["--resume", str(killed)] if attempt else [*LONG_RUN, "--out", str(killed)]
+        arguments = [sys.executable, "-m", "hmrnn", "train", "text", *where] if attempt else command(text_file, *where)
+        before = lines_in(killed / "metrics.jsonl")
+        process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        wait_for(lambda: lines_in(killed / "metrics.jsonl") > before + 20 or process.poll() is not None)  # noqa: B023
+        time.sleep(chance.random() * 0.2)
+        assert process.poll() is None, "it was to be killed while it trains"
+        process.kill()
+        process.wait()
+    done = subprocess.run(
+        [sys.executable, "-m", "hmrnn", "train", "text", "--resume", str(killed)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "restored: weights" in done.stderr
+    assert same_weights(straight, killed)
+    assert same_weights(straight / "best", killed / "best")
+    assert metrics(straight) == metrics(killed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_by_a_signal(text_file, tmp_path, number):
+    run = tmp_path / "run"
+    arguments = command(text_file, "--epochs", "10000", "--checkpoint-minutes", "99", "--out", str(run))
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    wait_for(lambda: lines_in(run / "metrics.jsonl") > 20)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in err
+    assert f"hmrnn train text --resume {run}" in out
+    update = checkpoint.load_progress(run)["update"]
+    assert update == max(record["update"] for record in metrics(run))
+    assert update > 20
+    epochs = str((update + 30) / UPDATES)
+    resumed = [sys.executable, "-m", "hmrnn", "train", "text", "--resume", str(run), "--epochs", epochs]
+    subprocess.run(resumed, check=True, capture_output=True)
+    straight = command(text_file, "--epochs", epochs, "--checkpoint-minutes", "99", "--out", str(tmp_path / "straight"))
+    subprocess.run(straight, check=True, capture_output=True)
+    assert same_weights(run, tmp_path / "straight")
+
+
+@pytest.mark.parametrize("bias", ["0.0", "-3.0"])
+def test_two_processes_take_the_steps_of_one(text_file, tmp_path, bias):
+    """2 x 2 streams against 1 x 4, in float64: every gradient of every update, and the weights after them.
+
+    With a bias of -3 no detector ever fires, and layers 2 and 3 only COPY: that must not hang it.
+    """
+    script = recorded_updates.__file__
+    subprocess.run([sys.executable, script, str(text_file), str(tmp_path / "one.pt"), "4", bias], check=True)
+    done = torchrun(script, str(text_file), str(tmp_path / "two.pt"), "2", bias)
+    assert done.returncode == 0, done.stderr
+    one, two = (torch.load(tmp_path / name, weights_only=True) for name in ("one.pt", "two.pt"))
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-9, atol=1e-11, msg=lambda m, n=name: f"{n}: {m}")
+    fired = torch.stack([one[f"rates {update}"] for update in range(recorded_updates.UPDATES)])
+    assert (fired == 0).all() if bias == "-3.0" else (fired > 0).any()
+
+
+def test_two_processes_go_on_exactly(text_file, tmp_path):
+    flags = ("--batch-size", "2", "--patience", "99", "--boundary", "sample")
+
+    def train(*more: str, processes: int = 2) -> subprocess.CompletedProcess[str]:
+        return torchrun(*command(text_file, *flags, *more)[1:], processes=processes)
+
+    straight = train("--epochs", "1.5", "--out", str(tmp_path / "straight"))
+    assert straight.returncode == 0, straight.stderr
+    assert straight.stdout.count("all epochs are done") == 1, "one process speaks"
+    assert train("--epochs", "0.7", "--out", str(tmp_path / "parts")).returncode == 0
+    done = train("--epochs", "1.5", "--resume", str(tmp_path / "parts"))
+    assert done.returncode == 0, done.stderr
+    assert same_weights(tmp_path / "straight", tmp_path / "parts")
+    refused = train("--epochs", "2", "--resume", str(tmp_path / "parts"), processes=1)
+    assert refused.returncode != 0
+    assert "trained by 2 processes" in refused.stderr
+    taken = train("--epochs", "2", "--out", str(tmp_path / "parts"))
+    assert taken.returncode != 0
+    said = taken.stderr.split("torch.distributed")[0]  # then torchrun itself has its say
+    assert "holds a run: --resume" in said
+    assert "Traceback" not in said.split("holds a run")[0]
+    assert "Connection closed" not in taken.stderr

@@ -1,0 +1,265 @@
+"""Going on exactly where a run stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from small_runs import (
+    UPDATES,
+    Killed,
+    killed_at,
+    metrics,
+    same_weights,
+    settings,
+)
+
+from hmrnn import TextModel
+from hmrnn.config import PlantedConfig, TextDataConfig, TextModelConfig, UsageError
+from hmrnn.data import corpora
+from hmrnn.data.corpora import builtin_text
+from hmrnn.training import checkpoint
+from hmrnn.training.loop import Training
+from hmrnn.training.run import train_run
+
+KINDS = [("hm-lstm", "step"), ("hm-lstm", "sample"), ("lstm", "step"), ("clockwork", "step"), ("hrnn", "step")]
+
+
+@pytest.mark.parametrize(("model", "boundary"), KINDS)
+@pytest.mark.parametrize("checkpoint_minutes", [1e-9, 99.0])
+def test_a_killed_run_goes_on_exactly(text_file, tmp_path, monkeypatch, model, boundary, checkpoint_minutes):
+    changes = {"model": model, "boundary": boundary, "checkpoint_minutes": checkpoint_minutes}
+    run = settings(text_file, **changes, patience=1, validate_every=0.5, learning_rate=0.05)
+    train_run(run, tmp_path / "straight")
+    resume = False
+    for update in (1, 7, 8, UPDATES, UPDATES + 5):
+        with monkeypatch.context() as patch:
+            patch.setattr(Training, "make_update", killed_at(update))
+            with pytest.raises(Killed):
+                train_run(run, tmp_path / "killed", resume=resume)
+        resume = True
+    outcome = train_run(run, tmp_path / "killed", resume=True)
+    assert outcome.update == 2 * UPDATES
+    assert same_weights(tmp_path / "straight", tmp_path / "killed")
+    assert same_weights(tmp_path / "straight" / "best", tmp_path / "killed" / "best")
+    assert metrics(tmp_path / "straight") == metrics(tmp_path / "killed")
+
+
+def test_exact_also_at_a_size_that_keeps_all_threads_busy(text_file, tmp_path, monkeypatch):
+    run = settings(text_file, epochs=1.0)
+    run = replace(run, model=replace(run.model, hidden_sizes=(160, 128, 144), output_size=96), data=TextDataConfig())
+    run = replace(run, training=replace(run.training, batch_size=32, window=60, epochs=0.03))
+    train_run(run, tmp_path / "straight")
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "make_update", killed_at(4))
+        with pytest.raises(Killed):
+            train_run(replace(run, training=replace(run.training, checkpoint_minutes=1e-9)), tmp_path / "killed")
+    assert train_run(run, tmp_path / "killed", resume=True).update == 7
+    assert same_weights(tmp_path / "straight", tmp_path / "killed")
+
+
+def test_a_finished_run_given_more_epochs(text_file, tmp_path):
+    train_run(settings(text_file, epochs=2.5), tmp_path / "straight")
+    for epochs in (1.0, 1.5, 2.5):
+        outcome = train_run(settings(text_file, epochs=epochs), tmp_path / "parts", resume=epochs > 1)
+        assert outcome.epoch == epochs
+    assert same_weights(tmp_path / "straight", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("name", ["training.pt", "model.safetensors", "config.json"])
+def test_killed_inside_a_checkpoint(text_file, tmp_path, monkeypatch, name):
+    """The process ends between writing a file and renaming it: the one before still stands."""
+    run = settings(text_file, checkpoint_minutes=1e-9)
+    train_run(run, tmp_path / "straight")
+    count, replace_file = [0], os.replace
+
+    def mortal(source, target):
+        count[0] += Path(target).name == name
+        if Path(target).name == name and count[0] == 5:
+            raise Killed
+        replace_file(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", mortal)
+        patch.setattr(os, "unlink", lambda path: None)  # a killed process does not tidy up
+        with pytest.raises(Killed):
+            train_run(run, tmp_path / "killed")
+    assert list((tmp_path / "killed").glob(f".{name}.*"))
+    train_run(run, tmp_path / "killed", resume=True)
+    assert same_weights(tmp_path / "straight", tmp_path / "killed")
+    assert not list((tmp_path / "killed").glob(f".{name}.*"))
+
+
+def test_what_was_restored_is_told(text_file, tmp_path, capfd):
+    train_run(settings(text_file, epochs=1.0), tmp_path)
+    capfd.readouterr()
+    train_run(settings(text_file, epochs=1.5), tmp_path, resume=True)
+    said = capfd.readouterr().err
+    assert f"after update {UPDATES} (epoch 1.00" in said
+    assert "weights, optimiser, recurrent state and random state" in said
+
+
+def test_what_can_not_be_resumed(text_file, tmp_path):
+    run = settings(text_file, epochs=0.5)
+    with pytest.raises(ValueError, match=r"no training\.pt"):
+        train_run(run, tmp_path / "nothing", resume=True)
+    train_run(run, tmp_path / "run")
+    with pytest.raises(ValueError, match=r"holds a run: --resume .*run goes on"):
+        train_run(run, tmp_path / "run")
+    for wrong, what in [
+        (settings(text_file, learning_rate=0.5), r"--learning-rate 0.5 \(it has 0.01\) contradicts the run in .*run"),
+        (settings(text_file, model="lstm", seed=4), r"--model lstm \(it has hm-lstm\), --seed 4 \(it has 0\) contrad"),
+        (replace(run, data=replace(run.data, planted=PlantedConfig(seed=7))), r"--planted\.seed 7 \(it has 0\)"),
+    ]:
+        with pytest.raises(UsageError, match=what):
+            train_run(wrong, tmp_path / "run", resume=True)
+    before = text_file.read_text()
+    text_file.write_text(before[::-1])
+    with pytest.raises(ValueError, match=r"text\.txt: this is not what .*run was trained on"):
+        train_run(run, tmp_path / "run", resume=True)
+    text_file.write_text(before)
+
+
+def test_a_directory_that_holds_something_is_not_overwritten(text_file, tmp_path):
+    run = settings(text_file, epochs=0.5)
+    train_run(run, tmp_path / "run")
+    TextModel.from_pretrained(tmp_path / "run").save_pretrained(tmp_path / "model")
+    kept = (tmp_path / "model" / "model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="model holds a model already"):
+        train_run(run, tmp_path / "model")
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == kept
+    with pytest.raises(ValueError, match="not a training run"):
+        checkpoint.load_run(tmp_path / "model")
+    (tmp_path / "run" / "training.pt").unlink()
+    with pytest.raises(ValueError, match="run holds a model already"):
+        train_run(run, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "best")  # what a kill before the first checkpoint was whole leaves
+    assert train_run(run, tmp_path / "run").update == UPDATES // 2
+    with pytest.raises(ValueError, match="whose files are the text"):
+        train_run(replace(run, data=TextDataConfig(str(tmp_path))), tmp_path / "inside")
+
+
+def test_a_start_that_fails_leaves_no_run(text_file, tmp_path, monkeypatch):
+    run = settings(text_file, epochs=0.5)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ValueError, match="tensorboard"):
+        train_run(run, tmp_path / "run", tensorboard=True)
+    assert train_run(run, tmp_path / "run").update == UPDATES // 2
+    deep = replace(run, model=TextModelConfig("hrnn", hidden_sizes=(4, 4, 4, 4)))
+    with pytest.raises(ValueError, match="3 layers at most"):
+        train_run(deep, tmp_path / "deep")
+    assert not (tmp_path / "deep" / "training.pt").exists()
+
+
+def test_another_engine_or_number_of_threads_is_told(text_file, tmp_path, capfd):
+    threads = torch.get_num_threads()
+    train_run(settings(text_file, epochs=0.5), tmp_path, engine="events")
+    capfd.readouterr()
+    train_run(settings(text_file, epochs=1.0), tmp_path, resume=True)
+    said = capfd.readouterr().err
+    assert "engine events" in said, "the run's own, unless another is asked for"
+    assert "warning" not in said
+    torch.set_num_threads(threads + 1)
+    try:
+        train_run(settings(text_file, epochs=1.5), tmp_path, resume=True, engine="reference")
+    finally:
+        torch.set_num_threads(threads)
+    said = capfd.readouterr().err
+    assert "warning: engine was events and is reference now: the last bits will differ" in said
+    assert f"warning: threads was {threads} and is {threads + 1} now" in said
+
+
+def test_the_slope_is_restored(text_file, tmp_path):
+    """A resumed run that is at its end is validated, and perhaps saved, with the slope that it had."""
+    run = settings(text_file, boundary="soft", slope_per_epoch=1.0, epochs=1.5, validate_every=9.0)
+    outcome = train_run(run, tmp_path)
+    again = train_run(run, tmp_path, resume=True)
+    assert again.best == outcome.best
+    assert json.loads((tmp_path / "config.json").read_text())["slope"] == 2.0
+
+
+def test_a_published_set_is_found_again(tmp_path, monkeypatch):
+    """Where it lay is kept in the run."""
+    content = builtin_text()[:3000].encode("ascii", "replace")
+    published = replace(corpora.PUBLISHED["text8"], files=[("text8", hashlib.sha256(content).hexdigest())])
+    monkeypatch.setitem(corpora.PUBLISHED, "text8", published)
+    (tmp_path / "text8").write_bytes(content)
+    run = replace(settings(tmp_path / "text8", epochs=0.1), data=TextDataConfig("text8"))
+    train_run(run, tmp_path / "run", data_dir=tmp_path)
+    more = replace(run, training=replace(run.training, epochs=0.2))
+    assert train_run(more, tmp_path / "run", resume=True).epoch == pytest.approx(0.2, abs=0.02)
+    assert checkpoint.load_run(tmp_path / "run").data_dir == tmp_path
+
+
+class Bomb:
+    def __reduce__(self):
+        return (os.system, ("touch exploded",))
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_noticed(text_file, tmp_path):
+    """Flipped in what is read: names of the archive's parts stand twice, and some bytes only fill it up."""
+    train_run(settings(text_file, epochs=0.2), tmp_path)
+    whole, chance, refused = (tmp_path / "training.pt").read_bytes(), random.Random(0), []
+    expected = checkpoint.checksum_of_all(checkpoint.load_progress(tmp_path))
+    for _ in range(120):
+        spoilt = bytearray(whole)
+        spoilt[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        (tmp_path / "training.pt").write_bytes(spoilt)
+        try:
+            assert checkpoint.checksum_of_all(checkpoint.load_progress(tmp_path)) == expected, "silently another state"
+        except ValueError as error:
+            refused.append(str(error))
+    assert len(refused) > 40
+    assert all("training.pt" in reason for reason in refused)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "zeros", "flipped", "text", "pickle", "bomb", "list", "missing"])
+def test_a_damaged_or_hostile_checkpoint_is_refused(text_file, tmp_path, damage, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = settings(text_file, epochs=0.5)
+    train_run(run, tmp_path / "run")
+    path = tmp_path / "run" / "training.pt"
+    whole = path.read_bytes()
+    contents = {"cut": whole[: len(whole) // 2], "zeros": bytes(100), "text": b"hello", "flipped": b"\1" + whole[1:]}
+    contents |= {"empty": b"", "pickle": b"\x80\x02."}
+    if damage in contents:
+        path.write_bytes(contents[damage])
+    else:
+        progress = torch.load(path, weights_only=True)
+        progress.pop("optimizer")
+        torch.save({"bomb": Bomb(), "list": [1, 2], "missing": progress}[damage], path)
+    with pytest.raises(ValueError, match=r"training\.pt|can't be resumed"):
+        train_run(run, tmp_path / "run", resume=True)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_two_processes_can_not_train_into_one_run(text_file, tmp_path):
+    with (
+        checkpoint.locked(tmp_path / "run"),
+        pytest.raises(ValueError, match="run: another process is training into this run"),
+    ):
+        train_run(settings(text_file), tmp_path / "run")
+
+
+def test_tensorboard(text_file, tmp_path, monkeypatch):
+    train_run(settings(text_file, epochs=0.5), tmp_path / "with", tensorboard=True)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "with" / "tensorboard"))
+    events.Reload()
+    records = [record for record in metrics(tmp_path / "with") if "bits" in record]
+    shown = events.Scalars("bits")
+    assert [event.step for event in shown] == [record["update"] for record in records]
+    assert [event.value for event in shown] == pytest.approx([record["bits"] for record in records])
+    assert len(events.Scalars("rates/2")) == len(records)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ValueError, match=r"pip install 'hmrnn\[tensorboard\]'"):
+        train_run(settings(text_file, epochs=0.5), tmp_path / "without", tensorboard=True)
