@@ -385,7 +385,14 @@ STROKE_PRESETS: Mapping[str, StrokeRunConfig] = {
     "small": StrokeRunConfig(
         model=StrokeModelConfig(hidden_sizes=(128, 128, 128), output_size=128),
         training=TrainingConfig(
-            batch_size=32, learning_rate=0.004, epochs=20, patience=2, target_rate=0.25, uncertainty_weight=0.0
+            batch_size=32,
+            learning_rate=0.004,
+            detector_radius=1.94,
+            target_rate=0.25,
+            uncertainty_weight=0.0,
+            guided_updates=1000,
+            epochs=20,
+            patience=2,
         ),
     ),
     "iam-ondb": StrokeRunConfig(
