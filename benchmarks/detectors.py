@@ -25,7 +25,7 @@ from typing import Any
 ALIVE = (0.02, 0.90)
 SCORED = 50_000  # symbols of the test part
 CORPORA = ("planted", "ptb", "builtin")
-SYMBOLS = 3_000_000  # read in training
+SYMBOLS = 2_000_000  # read in training
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def rate_prior(weight: float, until: int, target: float = 0.2) -> Callable[..., 
     return loss
 
 
-UNTIL = 400  # updates of some 940 in which detectors get help, if they do not get it throughout
+UNTIL = 300  # updates of 625 in which detectors get help, if they do not get it throughout
 PAPER = {"guided_updates": 0}
 STEERED = {"uncertainty_weight": 0.0}
 RECOMPUTE = {"copy_boundary": "recompute"}

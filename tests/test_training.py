@@ -90,7 +90,12 @@ def test_the_state_is_carried_within_an_epoch_and_reset_at_its_start(text_file, 
     monkeypatch.setattr(TextModel, "forward", watched)
     train_run(settings(text_file), tmp_path)
     assert [state is None for state in states] == ([True] + [False] * (UPDATES - 1)) * 2
-    assert all(not h.requires_grad and h.abs().sum() > 0 for state in states if state is not None for h in state.h[:1])
+    for update, state in enumerate(states):
+        if state is not None:
+            assert not state.h[0].requires_grad
+            new = [update % 4 == row for row in range(4)]
+            assert (state.h[0] == 0).all(1).tolist() == new, "one row in each window starts anew"
+            assert not any(tensor[update % 4].any() for tensor in (*state.h, *state.c, state.z))
 
 
 def test_minutes_bound_a_run(text_file, tmp_path):

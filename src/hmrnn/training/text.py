@@ -41,7 +41,12 @@ class Objective(nn.Module):
 
 
 class TextTask:
-    """Contiguous streams, one for each batch row, window by window, with the state carried along within an epoch."""
+    """Contiguous streams, one for each batch row, window by window, with the state carried along within an epoch.
+
+    But for one row in each window, in turn, which starts anew. Boundaries that make boundaries can lock a network into a
+    state in which it predicts nothing right. One that was trained from a state that never ends may be all right in that,
+    and get locked from the start of a text.
+    """
 
     measure = Measure("bits", "bits per character", math.log(2), "symbols")
 
@@ -50,7 +55,7 @@ class TextTask:
         self.window = run.training.window
         self.train, self.valid = data.split("train"), data.split("valid")
         self.rows = run.training.batch_size
-        rows = self.rows * processes.world
+        self.all_rows = rows = self.rows * processes.world
         self.updates_per_epoch = (len(self.train) - 1) // rows // self.window
         if self.updates_per_epoch < 1 or len(self.valid) < 2:
             raise ValueError(
@@ -75,6 +80,8 @@ class TextTask:
         start = update % self.updates_per_epoch * self.window
         end = start + self.window
         state = None if start == 0 else self.state
+        if state is not None and update % self.all_rows in self.streams.rows:
+            state = state.renewed(self.streams.rows.index(update % self.all_rows))
         given = self.model.boundaries_of(self.streams, start, end)
         loss, rates, entropy, state = self.objective(self.streams.read(start, end + 1), state, given, generator)
         self.state = state.detach()
