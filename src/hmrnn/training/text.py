@@ -43,9 +43,9 @@ class Objective(nn.Module):
 class TextTask:
     """Contiguous streams, one for each batch row, window by window, with the state carried along within an epoch.
 
-    But for one row in each window, in turn, which starts anew. Boundaries that make boundaries can lock a network into a
-    state in which it predicts nothing right. One that was trained from a state that never ends may be all right in that,
-    and get locked from the start of a text.
+    But for one row in each window, in turn, which starts anew. Boundaries that make boundaries can lock a network into
+    a state in which it predicts nothing right, and one that was trained on a state that goes on and on may do well
+    there, and be locked from the start of a text.
     """
 
     measure = Measure("bits", "bits per character", math.log(2), "symbols")
