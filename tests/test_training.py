@@ -88,14 +88,15 @@ def test_the_state_is_carried_within_an_epoch_and_reset_at_its_start(text_file, 
         return forward(self, symbols, state, *arguments, **options)
 
     monkeypatch.setattr(TextModel, "forward", watched)
+    monkeypatch.setattr("hmrnn.training.text.RENEWAL", 6)
     train_run(settings(text_file), tmp_path)
     assert [state is None for state in states] == ([True] + [False] * (UPDATES - 1)) * 2
     for update, state in enumerate(states):
         if state is not None:
             assert not state.h[0].requires_grad
-            new = [update % 4 == row for row in range(4)]
-            assert (state.h[0] == 0).all(1).tolist() == new, "one row in each window starts anew"
-            assert not any(tensor[update % 4].any() for tensor in (*state.h, *state.c, state.z))
+            new = [update % 6 == row for row in range(4)]
+            assert (state.h[0] == 0).all(1).tolist() == new, "each row starts anew in one of six windows"
+            assert not any(tensor[new].any() for tensor in (*state.h, *state.c, state.z))
 
 
 def test_minutes_bound_a_run(text_file, tmp_path):

@@ -119,9 +119,9 @@ class HMLSTMState:
         """The state of some batch rows, by index, mask or slice."""
         return self._map(lambda tensor: tensor[rows])
 
-    def renewed(self, row: int) -> HMLSTMState:
-        """The same, with one batch row as at the start."""
-        return self._map(lambda tensor: tensor.index_fill(0, torch.tensor([row], device=tensor.device), 0))
+    def renewed(self, rows: list[int]) -> HMLSTMState:
+        """The same, with some batch rows as at the start."""
+        return self._map(lambda tensor: tensor.index_fill(0, torch.tensor(rows, device=tensor.device).long(), 0))
 
     def _map(self, f: Callable[[Tensor], Tensor]) -> HMLSTMState:
         return HMLSTMState(tuple(map(f, self.h)), tuple(map(f, self.c)), f(self.z))

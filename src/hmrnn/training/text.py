@@ -19,6 +19,7 @@ from hmrnn.training.distributed import Processes
 from hmrnn.training.task import Loss, Measure
 
 VALIDATION_STREAMS = 64
+RENEWAL = 32
 
 
 class Objective(nn.Module):
@@ -43,9 +44,9 @@ class Objective(nn.Module):
 class TextTask:
     """Contiguous streams, one for each batch row, window by window, with the state carried along within an epoch.
 
-    But for one row in each window, in turn, which starts anew. Boundaries that make boundaries can lock a network into
-    a state in which it predicts nothing right, and one that was trained on a state that goes on and on may do well
-    there, and be locked from the start of a text.
+    But each row starts anew once in RENEWAL windows, in turn. Boundaries that make boundaries can lock a network into a
+    state in which it predicts nothing right, and one that was trained on a state that goes on and on may do well there,
+    and be locked from the start of a text.
     """
 
     measure = Measure("bits", "bits per character", math.log(2), "symbols")
@@ -55,7 +56,7 @@ class TextTask:
         self.window = run.training.window
         self.train, self.valid = data.split("train"), data.split("valid")
         self.rows = run.training.batch_size
-        self.all_rows = rows = self.rows * processes.world
+        rows = self.rows * processes.world
         self.updates_per_epoch = (len(self.train) - 1) // rows // self.window
         if self.updates_per_epoch < 1 or len(self.valid) < 2:
             raise ValueError(
@@ -80,8 +81,9 @@ class TextTask:
         start = update % self.updates_per_epoch * self.window
         end = start + self.window
         state = None if start == 0 else self.state
-        if state is not None and update % self.all_rows in self.streams.rows:
-            state = state.renewed(self.streams.rows.index(update % self.all_rows))
+        if state is not None:
+            rows = self.streams.rows
+            state = state.renewed([i for i, row in enumerate(rows) if row % RENEWAL == update % RENEWAL])
         given = self.model.boundaries_of(self.streams, start, end)
         loss, rates, entropy, state = self.objective(self.streams.read(start, end + 1), state, given, generator)
         self.state = state.detach()
