@@ -111,11 +111,13 @@ def slope(value: float) -> Callable[[Any, int], None]:
     return every_update
 
 
-def rate_prior(weight: float, until: int, target: float = 0.2) -> Callable[..., Any]:
+def rate_prior(weight: float, until: int) -> Callable[..., Any]:
     """A loss on the firing rates, which fades."""
 
     def loss(task: Any, own: Callable[..., Any], update: int, generator: Any) -> Any:
         import torch
+
+        from hmrnn.training.guidance import targets
 
         fading = max(0.0, 1 - update / until)
         if fading == 0:
@@ -125,8 +127,8 @@ def rate_prior(weight: float, until: int, target: float = 0.2) -> Callable[..., 
         answer = own(update, generator)
         handle.remove()
         rates = seen[0].mean((0, 1))
-        targets = torch.tensor([target ** (l + 1) for l in range(len(rates))])
-        return replace(answer, mean=answer.mean + weight * fading * (rates - targets).square().sum())
+        wanted = torch.tensor(targets(0.18, len(rates)))
+        return replace(answer, mean=answer.mean + weight * fading * (rates - wanted).square().sum())
 
     return loss
 

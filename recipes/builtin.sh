@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The model that comes with the package: three layers of 128 units, trained on the built-in text. Some 4 minutes on one
+# The model that comes with the package: three layers of 128 units, trained on the built-in text. Some 3 minutes on one
 # core. The built-in text is Python's own documentation (here that of 3.11): with another Python, other numbers.
 set -euo pipefail
 cd "$(dirname "$0")/.."

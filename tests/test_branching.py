@@ -8,11 +8,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_runs import settings
 
 from hmrnn.config import PlantedConfig
 from hmrnn.data import branching
 from hmrnn.data.branching import ORDER, Branching
+from hmrnn.data.corpora import load_text
 from hmrnn.data.planted import planted
+from hmrnn.training.checkpoint import SavedRun
+from hmrnn.training.distributed import Processes
+from hmrnn.training.run import prepare
+from hmrnn.training.text import TIE
 
 
 def counted(symbols: list[int]) -> dict[tuple[int, ...], float]:
@@ -38,10 +44,9 @@ def test_it_is_the_entropy_of_what_follows(text, read):
 def test_a_large_alphabet():
     """Contexts of any three Unicode characters are told apart."""
     last = 0x10FFFF
-    text = np.array([last, last, last, 0, last, last, last - 1, 1] * 2, dtype=np.int64)
-    bits = Branching(text, last + 1).entropy(torch.tensor([[last], [last], [last], [0], [last], [last], [last - 1]]))
-    assert bits.flatten().tolist() == [0.0] * 5
-    assert len(Branching(text, last + 1).contexts) == 8
+    text = np.array([last, last, last, 0, last, last, last, 1, last, last, last - 1, 2] * 2, dtype=np.int64)
+    found = Branching(text, last + 1).entropy(torch.tensor([[last], [last], [last], [0], [last], [last], [last - 1]]))
+    assert found.flatten().tolist() == [1.0, 0.0, 0.0, 0.0, 0.0], "four follow the first, two of each kind"
 
 
 def test_a_long_text_is_counted_in_part(monkeypatch):
@@ -58,3 +63,23 @@ def test_planted_words_end_where_it_is_highest():
     ends = made.ends[ORDER - 1 :, 0]
     found = bits > np.quantile(bits, 1 - ends.mean())
     assert 2 * (found & ends).sum() / (found.sum() + ends.sum()) > 0.85
+
+
+def test_a_task_counts_in_the_past_of_each_window(text_file):
+    """Each step's context is what the text has up to it, across windows and streams."""
+    run = settings(text_file)
+    data = load_text(run.data)
+    task = prepare(SavedRun(run, data.fingerprint, None), data, "auto", Processes()).task
+    train = data.split("train").astype(np.int64)
+    by_hand = counted(train.tolist())
+    for update in range(2):
+        told = task.loss(update, torch.Generator()).uncertainty()
+        assert told.shape == (10, 4, 2)
+        entropy = told[..., 1]
+        assert (entropy > 0).all()
+        for row, start in enumerate(task.streams.starts + 10 * update):
+            for step in range(10):
+                end = start + step + 1
+                if end >= ORDER:
+                    expected = by_hand[tuple(train[end - ORDER : end])] + TIE * entropy[step, row].item()
+                    assert told[step, row, 0].item() == pytest.approx(expected, abs=1e-5)

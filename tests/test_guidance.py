@@ -11,7 +11,7 @@ from hmrnn import HMLSTM
 from hmrnn.baselines import HRNN, LSTM
 from hmrnn.config import TrainingConfig
 from hmrnn.sequence import COPY
-from hmrnn.training.guidance import FORCE, Guidance, Seen, excesses, imitation
+from hmrnn.training.guidance import FORCE, Guidance, Seen, excesses, imitation, targets
 
 
 def network(seed: int, copy_boundary: str = "hold", engine: str = "reference") -> HMLSTM:
@@ -132,15 +132,17 @@ def test_the_loss_is_there_only_while_detectors_are_guided():
     felt = torch.rand(4, 2, 1)
     with guidance.watching(0):
         out, _ = guidance.rnn(x)
-    full = guidance.loss(felt, 0)
+    full = guidance.loss(lambda: felt, 0)
     assert float(full.detach()) == pytest.approx(
         2 * float(imitation(guidance.rnn, Seen(x, None, out), felt, [0.5, 0.125]).detach())
     )
-    assert float(guidance.loss(felt, 9).detach()) == pytest.approx(float(full.detach()) / 5)
+    with guidance.watching(9):
+        guidance.rnn(x)
+    assert float(guidance.loss(lambda: felt, 9).detach()) == pytest.approx(float(full.detach()) / 5)
     with guidance.watching(10):
         guidance.rnn(x)
-    assert guidance.loss(felt, 10) == 0
-    assert Guidance(TrainingConfig(target_rate=0.5, uncertainty_weight=0.0), network(0)).loss(felt, 0) == 0
+    assert guidance.loss(lambda: felt, 10) == 0
+    assert Guidance(TrainingConfig(target_rate=0.5, uncertainty_weight=0.0), network(0)).loss(lambda: felt, 0) == 0
 
 
 def test_only_detectors_that_learn_are_steered():
@@ -152,6 +154,17 @@ def test_only_detectors_that_learn_are_steered():
             rnn(torch.randn(4, 2, 5), boundaries=torch.zeros(4, 2, 1) if isinstance(rnn, HRNN) else None)
         assert guidance.excess == []
     assert Guidance(TrainingConfig(guided_updates=0), network(0)).strength(0) == 0
+
+
+def test_detectors_that_sample_are_left_alone():
+    """They fire below s_z = 0 as well, so its quantiles do not tell their rate."""
+    assert Guidance(TrainingConfig(), network(0)).strength(0) == 1
+    assert Guidance(TrainingConfig(), HMLSTM(5, [7, 6, 4], boundary="sample")).strength(0) == 0
+
+
+def test_targets_of_many_layers():
+    assert targets(0.18, 4) == [0.18, 0.045, 0.01125, 0.01]
+    assert targets(0.002, 2) == [0.002, 0.002]
 
 
 def test_it_looks_only_while_it_is_asked_to():

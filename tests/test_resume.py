@@ -263,3 +263,20 @@ def test_tensorboard(text_file, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ValueError, match=r"pip install 'hmrnn\[tensorboard\]'"):
         train_run(settings(text_file, epochs=0.5), tmp_path / "without", tensorboard=True)
+
+
+@pytest.mark.parametrize("without", [{"target_rate": None}, {}])
+def test_a_run_from_before_guidance_goes_on_without(text_file, tmp_path, monkeypatch, without):
+    """Its settings name no rate, or none at all."""
+    train_run(settings(text_file, guided_updates=0, detector_radius=1.94), tmp_path)
+    read = checkpoint.read_config
+
+    def older(directory):
+        model, notes = read(directory)
+        new = ("target_rate", "uncertainty_weight", "guided_updates", "detector_radius")
+        training = {name: value for name, value in notes["training"].items() if name not in new}
+        return model, {**notes, "training": {**training, **without}}
+
+    monkeypatch.setattr(checkpoint, "read_config", older)
+    training = checkpoint.load_run(tmp_path).config.training
+    assert (training.guided_updates, training.detector_radius) == (0, 1.94)

@@ -42,7 +42,7 @@ class TrainText(Train):
 
     run: Annotated[TextRunConfig, arg(name="")]
     preset: Literal["small", "ptb", "text8", "enwik8"] = "small"
-    """Settings by name: small suits a laptop, the others are the paper's."""
+    """Settings by name: small suits a laptop, the others have the paper's sizes and rates."""
 
 
 @dataclass(frozen=True, kw_only=True)

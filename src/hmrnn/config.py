@@ -286,7 +286,7 @@ class TrainingConfig:
     uncertainty_weight: float = 1.0
     """and where it is least certain what comes next, by a loss with this weight,"""
     guided_updates: int = 10_000
-    """in so many updates: the first half in full, then less and less. 0 is the paper's training."""
+    """in so many updates: the first half in full, then less and less. 0 leaves them alone, as the paper does."""
     validate_every: float = 1.0
     """Epochs from one validation to the next."""
     epochs: float = 100.0
@@ -358,7 +358,9 @@ class StrokeRunConfig:
     kind: ClassVar[str] = "strokes"
     data: Annotated[StrokeDataConfig, arg(name="")] = field(default_factory=StrokeDataConfig)
     model: Annotated[StrokeModelConfig, arg(name="")] = field(default_factory=StrokeModelConfig)
-    training: Annotated[TrainingConfig, arg(name="")] = field(default_factory=TrainingConfig)
+    training: Annotated[TrainingConfig, arg(name="")] = field(
+        default_factory=lambda: TrainingConfig(target_rate=0.25, uncertainty_weight=0.0)
+    )
 
 
 RunConfig: TypeAlias = TextRunConfig | StrokeRunConfig
@@ -379,7 +381,7 @@ TEXT_PRESETS: Mapping[str, TextRunConfig] = {
     "text8": _wikipedia(),
     "enwik8": _wikipedia(),
 }
-"""Settings by name: the paper's for its three sets, and one for a laptop."""
+"""Settings by name: the paper's sizes and rates for its three sets, and one for a laptop."""
 
 STROKE_PRESETS: Mapping[str, StrokeRunConfig] = {
     "small": StrokeRunConfig(

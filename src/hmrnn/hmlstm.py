@@ -241,7 +241,7 @@ def delayed(values: Tensor, first: Tensor) -> Tensor:
 
 def detector_radius(units: int) -> float:
     """Of the norm ball for the weights into the detector of a layer with so many units."""
-    return min(1.94, 11.3 / math.sqrt(units))  # 1 for 128; measured: docs/recipe.md
+    return min(1.94, 11.3 / math.sqrt(units))  # 1 for 128 units; docs/log.md tells how it was found
 
 
 def detector_biases(boundary_bias: float | Sequence[float], detectors: int) -> list[float]:

@@ -100,7 +100,7 @@ def load_run(directory: Path) -> SavedRun:
     if not {"data", "training", "fingerprint"} <= set(notes):
         raise ValueError(f"{where}: this is a model, not a training run: it does not say how it was trained")
     model = replace(model, slope=ModelConfig.slope)  # the schedule's, not a setting
-    training = from_json(TrainingConfig, notes["training"], f"{where}: training")
+    training = from_json(TrainingConfig, before_guidance(notes["training"]), f"{where}: training")
     run: RunConfig
     if isinstance(model, StrokeModelConfig):
         run = StrokeRunConfig(from_json(StrokeDataConfig, notes["data"], f"{where}: data"), model, training)
@@ -109,6 +109,13 @@ def load_run(directory: Path) -> SavedRun:
         run = TextRunConfig(from_json(TextDataConfig, notes["data"], f"{where}: data"), model, training)
     data_dir = notes.get("data_dir")
     return SavedRun(run, str(notes["fingerprint"]), None if data_dir is None else Path(str(data_dir)))
+
+
+def before_guidance(training: Any) -> Any:
+    """Runs that were begun when detectors were left alone say so by what they do not name."""
+    if isinstance(training, dict) and training.get("target_rate") is None:
+        training = {"detector_radius": 1.94, **training, "target_rate": 0.5, "guided_updates": 0}
+    return training
 
 
 def load_progress(directory: Path) -> dict[str, Any]:

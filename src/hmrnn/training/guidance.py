@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from hmrnn.sequence import COPY, HMLSTMOutput, HMLSTMState
 FORCE = 0.4  # the share of the way to its target that a detector's bias is moved after an update
 SHARPNESS = 16.0  # of s_z as a log-odds: its weights lie in a small ball, and still it should be sure
 GROUP = 4  # segments of a layer in one of the layer above, as far as guidance goes
+RAREST = 0.01  # of the rates that detectors are guided to
 
 
 class Seen(NamedTuple):
@@ -41,8 +42,7 @@ class Guidance:
 
     def __init__(self, config: TrainingConfig, rnn: Recurrent) -> None:
         self.config, self.rnn = config, rnn
-        detects = isinstance(rnn, HMLSTM) and all(w.b_z is None or w.b_z.requires_grad for w in rnn.weights())
-        self.targets = targets(config.target_rate, rnn) if detects else []
+        self.targets = targets(config.target_rate, rnn.num_layers - 1) if decides(rnn) else []
         self.seen: Seen | None = None
         self.excess = [0.0] * len(self.targets)  # of each detector's bias, in the latest window
 
@@ -71,12 +71,13 @@ class Guidance:
         with torch.no_grad():
             self.excess = excesses(rnn, self.seen, self.targets)
 
-    def loss(self, uncertainty: Tensor, update: int) -> Tensor | float:
+    def loss(self, uncertainty: Callable[[], Tensor], update: int) -> Tensor | float:
         """What detectors have to learn from how uncertain it was after each step what comes, (T, B, 1 or more)."""
         weight = self.config.uncertainty_weight * self.strength(update)
-        if weight == 0 or self.seen is None or not isinstance(self.rnn, HMLSTM):
+        seen, self.seen = self.seen, None
+        if weight == 0 or seen is None or not isinstance(self.rnn, HMLSTM):
             return 0.0
-        return weight * imitation(self.rnn, self.seen, uncertainty, self.targets)
+        return weight * imitation(self.rnn, seen, uncertainty(), self.targets)
 
     def steer(self, excess: Sequence[float], update: int) -> None:
         """After an update, with the excess as all processes saw it."""
@@ -85,9 +86,15 @@ class Guidance:
             self.rnn.shift_detectors([-force * value for value in excess])
 
 
-def targets(rate: float, rnn: Recurrent) -> list[float]:
-    """How often each detector is to fire."""
-    return [rate / GROUP**l for l in range(rnn.num_layers - 1)]
+def decides(rnn: Recurrent) -> bool:
+    """Whether it has detectors that learn, and fire where s_z > 0. One that samples does so elsewhere, too."""
+    learns = isinstance(rnn, HMLSTM) and all(w.b_z is None or w.b_z.requires_grad for w in rnn.weights())
+    return learns and rnn.boundary == "step"
+
+
+def targets(rate: float, detectors: int) -> list[float]:
+    """How often each detector is to fire: each above a quarter as often, but not so rarely that it learns nothing."""
+    return [min(rate, max(rate / GROUP**l, RAREST)) for l in range(detectors)]
 
 
 def asked(rnn: HMLSTM, out: HMLSTMOutput, l: int) -> Tensor:
@@ -122,6 +129,6 @@ def imitation(rnn: HMLSTM, seen: Seen, uncertainty: Tensor, rates: Sequence[floa
         where = asked(rnn, seen.out, l)
         felt = uncertainty[..., min(l, uncertainty.shape[-1] - 1)][where].double()
         if len(felt) > 0:
-            wanted = felt > felt.quantile(level(rate, seen.out, len(felt)))
+            wanted = felt >= felt.quantile(level(rate, seen.out, len(felt)))
             total = total + F.binary_cross_entropy_with_logits(SHARPNESS * sums[..., l][where], wanted.to(sums.dtype))
     return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +64,7 @@ class StrokeTask:
         self.state = state.detach()
         # Gradients are averaged over the processes, which may have unequal numbers of points.
         share = self.processes.world / count
-        return Loss(nats * share, fired * share, each.unsqueeze(-1), count)
+        return Loss(nats * share, fired * share, partial(each.unsqueeze, -1), count)
 
     def validate(self, show: bool) -> float:
         points = sum(len(line) - 1 for line in self.valid)

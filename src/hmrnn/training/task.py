@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,7 +32,7 @@ class Loss:
 
     mean: Tensor  # of what all processes read, once it is averaged over them; in nats
     rates: Tensor  # (L-1,): how often each detector fired
-    uncertainty: Tensor  # (T, B, 1 or more): of what comes after each step, by ever more of the past; a constant
+    uncertainty: Callable[[], Tensor]  # (T, B, 1 or more): of what comes after each step, by ever more of the past
     steps: int  # symbols or points that all processes read
 
 

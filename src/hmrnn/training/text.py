@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property, partial
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,8 @@ from hmrnn.training.distributed import Processes
 from hmrnn.training.task import Loss, Measure
 
 VALIDATION_STREAMS = 64
-RENEWAL = 32
+RENEWAL = 32  # windows: a model should know a text's start, and have a past most of the time
+TIE = 1e-4  # of what the model knows decides between contexts that are alike to the counts
 
 
 class Objective(nn.Module):
@@ -73,9 +75,6 @@ class TextTask:
         self.distinct = len(data.symbols)
         self.objective = processes.wrap(Objective(model))
         self.state: HMLSTMState | None = None
-        guided = run.model.model == "hm-lstm" and run.training.guided_updates > 0
-        counts = guided and run.training.uncertainty_weight > 0
-        self.branching = Branching(self.train, self.distinct) if counts else None
 
     def loss(self, update: int, generator: torch.Generator) -> Loss:
         start = update % self.updates_per_epoch * self.window
@@ -87,15 +86,17 @@ class TextTask:
         given = self.model.boundaries_of(self.streams, start, end)
         loss, rates, entropy, state = self.objective(self.streams.read(start, end + 1), state, given, generator)
         self.state = state.detach()
-        return Loss(loss, rates, self.uncertainty(start, end, entropy), self.symbols_per_update)
+        return Loss(loss, rates, partial(self.uncertainty, start, end, entropy), self.symbols_per_update)
+
+    @cached_property
+    def branching(self) -> Branching:
+        return Branching(self.train, self.distinct)
 
     def uncertainty(self, start: int, end: int, entropy: Tensor) -> Tensor:
         """(T, B, 2): by the last few symbols alone, at which words end, and by all that the model knows."""
-        if self.branching is None:
-            return entropy.unsqueeze(-1)
         # A stream's past is the end of the one before it. The first has none: it sees the end of the text.
-        local = self.branching.entropy(self.streams.read(start - ORDER + 1, end))
-        return torch.stack([local.to(entropy), entropy], dim=-1)
+        local = self.branching.entropy(self.streams.read(start - ORDER + 1, end)).to(entropy)
+        return torch.stack([local + TIE * entropy, entropy], dim=-1)
 
     def validate(self, show: bool) -> float:
         """Read as many streams."""
