@@ -1,4 +1,5 @@
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -8,6 +9,9 @@ from small_runs import UPDATES
 
 from hmrnn.data.corpora import builtin_text
 from hmrnn.files import cache_directory
+
+# A shell that runs tests in the background has them ignore Ctrl-C, and so would all that they start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples on every run of CI, so that a red run can be repeated; a fresh search when one asks for it.
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
