@@ -114,7 +114,8 @@ def load_run(directory: Path) -> SavedRun:
 def before_guidance(training: Any) -> Any:
     """Runs that were begun when detectors were left alone say so by what they do not name."""
     if isinstance(training, dict) and training.get("target_rate") is None:
-        training = {"detector_radius": 1.94, **training, "target_rate": 0.5, "guided_updates": 0}
+        named = {name: value for name, value in training.items() if name != "target_rate"}
+        return {"detector_radius": 1.94, **named, "guided_updates": 0}
     return training
 
 
