@@ -28,10 +28,10 @@ class Branching:
 
     def _keys(self, symbols: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """(T, …) to (T - ORDER + 1, …): each context as one number."""
-        steps = len(symbols) - ORDER + 1
-        keys = np.zeros((max(0, steps), *symbols.shape[1:]), dtype=np.int64)
+        steps = max(0, len(symbols) - ORDER + 1)
+        keys = np.zeros((steps, *symbols.shape[1:]), dtype=np.int64)
         for i in range(ORDER):
-            keys = keys * self.alphabet + symbols[i : max(0, steps) + i]
+            keys = keys * self.alphabet + symbols[i : steps + i]
         return keys
 
     def entropy(self, symbols: Tensor) -> Tensor:

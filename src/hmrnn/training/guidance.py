@@ -55,7 +55,6 @@ class Guidance:
     def watching(self, update: int) -> Iterator[None]:
         """Looks at what the network computes in the meantime, if detectors are guided in this update."""
         if self.strength(update) == 0:
-            self.seen = None
             yield
             return
         handle = self.rnn.register_forward_hook(self._look)
