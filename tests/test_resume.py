@@ -37,7 +37,7 @@ KINDS = [("hm-lstm", "step"), ("hm-lstm", "sample"), ("lstm", "step"), ("clockwo
 @pytest.mark.parametrize("checkpoint_minutes", [1e-9, 99.0])
 def test_a_killed_run_goes_on_exactly(text_file, tmp_path, monkeypatch, model, boundary, checkpoint_minutes):
     changes = {"model": model, "boundary": boundary, "checkpoint_minutes": checkpoint_minutes}
-    run = settings(text_file, **changes, patience=1, validate_every=0.5, learning_rate=0.05)
+    run = settings(text_file, **changes, patience=1, validate_every=0.5, learning_rate=0.05, cooldown=0.7)
     train_run(run, tmp_path / "straight")
     resume = False
     for update in (1, 7, 8, UPDATES, UPDATES + 5):

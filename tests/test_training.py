@@ -22,9 +22,11 @@ from hmrnn.config import TrainingConfig
 from hmrnn.data.corpora import load_text
 from hmrnn.evaluation import bits_per_character
 from hmrnn.training import checkpoint
+from hmrnn.training.checkpoint import SavedRun
+from hmrnn.training.distributed import Processes
 from hmrnn.training.loop import Diverged, Training
 from hmrnn.training.metrics import LONG, CollapseWatch
-from hmrnn.training.run import train_run
+from hmrnn.training.run import prepare, train_run
 from hmrnn.training.schedules import LearningRate
 from hmrnn.training.text import TextTask
 
@@ -149,6 +151,21 @@ def test_training_follows_the_schedule(text_file, tmp_path, monkeypatch):
     assert rates == [0.01] * 3 * UPDATES + [0.01 / 50] * 2 * UPDATES
     best = [record["best_bits"] for record in metrics(tmp_path) if "valid_bits" in record]
     assert best == [3.0, 2.0, 2.0, 1.0, 1.0]
+
+
+def test_the_learning_rate_cools_down_to_0(text_file, tmp_path):
+    train_run(settings(text_file, epochs=2.0, cooldown=0.5), tmp_path)
+    rates = [record["learning_rate"] for record in metrics(tmp_path) if "bits" in record]
+    assert rates == pytest.approx([0.01] * UPDATES + [0.01 * (1 - i / UPDATES) for i in range(UPDATES)])
+
+
+def test_it_cools_down_by_the_clock_where_that_comes_first(text_file, tmp_path):
+    run = settings(text_file, epochs=99.0, minutes=10.0, cooldown=0.2)
+    data = load_text(run.data, None)
+    training = prepare(SavedRun(run, data.fingerprint, None), data, "auto", Processes())
+    for minutes, share in [(0.0, 1.0), (8.0, 1.0), (9.0, 0.5), (10.0, 0.0), (10.1, 0.0)]:
+        training.minutes = minutes
+        assert training.next_learning_rate() == pytest.approx(0.01 * share)
 
 
 def spoiled_loss(monkeypatch, when, how):

@@ -273,6 +273,8 @@ class TrainingConfig:
     """The learning rate is divided by this once validation stops improving; when it does so again, training ends."""
     patience: int = 1
     """Validations in a row without improvement that count as having stopped."""
+    cooldown: float = 0.0
+    """The last part of the run, a share of its epochs or minutes, in which the learning rate falls in a line to 0."""
     gradient_clip: float = 1.0
     """The gradient's norm is cut to this."""
     slope_per_epoch: float = 0.04
@@ -283,7 +285,7 @@ class TrainingConfig:
     """Of the norm ball that the weights into each detector are kept in. By default it goes with the units."""
     target_rate: float = 0.18
     """Detectors are guided at first: the first to fire at this share of the steps, each above a quarter as often,"""
-    uncertainty_weight: float = 1.0
+    uncertainty_weight: float = 0.1
     """and where it is least certain what comes next, by a loss with this weight,"""
     guided_updates: int = 10_000
     """in so many updates: the first half in full, then less and less. 0 leaves them alone, as the paper does."""
@@ -315,6 +317,8 @@ class TrainingConfig:
         for name in ("learning_rate_divisor", "slope_limit"):
             if not 1 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be at least 1, and finite; got {getattr(self, name)}")
+        if not 0 <= self.cooldown <= 1:
+            raise ValueError(f"cooldown is a share, from 0 to 1; got {self.cooldown}")
         if not 0 < self.target_rate < 1:
             raise ValueError(f"target_rate is a share, between 0 and 1; got {self.target_rate}")
         if self.guided_updates < 0:

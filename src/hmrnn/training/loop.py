@@ -59,6 +59,7 @@ class Training:
         self.parameters = [p for p in task.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.learning_rate, fused=True)
         self.rate = LearningRate(self.config)
+        self.learning_rate = self.config.learning_rate  # of the latest update
         self.guidance = Guidance(self.config, task.model.rnn)
         self.slope = SlopeSchedule(self.config.slope_per_epoch, self.config.slope_limit)
         self.watch = CollapseWatch(task.model.rnn.num_layers - 1 if task.model.config.model == "hm-lstm" else 0)
@@ -87,6 +88,12 @@ class Training:
         done = self.update / max(1, self.last_update)
         return done if self.config.minutes is None else max(done, self.minutes / max(self.config.minutes, 1e-9))
 
+    def next_learning_rate(self) -> float:
+        if self.config.cooldown == 0:
+            return self.rate.value
+        share = self.processes.of_first(self.share)  # their clocks differ, their learning rates must not
+        return self.rate.value * min(1.0, max(0.0, 1 - share) / self.config.cooldown)
+
     @property
     def over(self) -> bool:
         return self.config.minutes is not None and self.minutes >= self.config.minutes
@@ -96,8 +103,9 @@ class Training:
         wishes."""
         model = self.task.model
         self.set_slope(self.update)
+        self.learning_rate = self.next_learning_rate()
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate.value
+            group["lr"] = self.learning_rate
         with self.guidance.watching(self.update):
             loss = self.task.loss(self.update, self.generator)
         self.optimizer.zero_grad()
@@ -278,7 +286,7 @@ def report(training: Training, done: Update, speed: float, reporter: Reporter) -
         rates=done.rates,
         gradient_norm=done.gradient_norm,
         slope=training.task.model.rnn.slope,
-        learning_rate=training.rate.value,
+        learning_rate=training.learning_rate,
         skipped=training.skipped,
         **{f"{measure.step}_per_second": speed},
         minutes=training.minutes,
@@ -297,7 +305,7 @@ def tell_validation(training: Training, loss: float, improved: bool, reporter: R
     reporter.record(update=training.update, epoch=training.epoch, **told, minutes=training.minutes)
     reporter.say(
         f"epoch {training.epoch:.2f}, update {training.update}, {training.minutes:.1f} min: validation {loss:.4f} "
-        f"{measure.text}{', the best so far' if improved else ''}; learning rate {training.rate.value:g}"
+        f"{measure.text}{', the best so far' if improved else ''}; learning rate {training.learning_rate:.2g}"
     )
 
 
