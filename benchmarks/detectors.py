@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ ALIVE = (0.02, 0.90)
 SCORED = 50_000  # symbols of the test part
 CORPORA = ("planted", "ptb", "builtin")
 SYMBOLS = 2_000_000  # read in training
+RESULT = "result.json"  # of each model
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,8 @@ VARIANTS: Mapping[str, Variant] = {
     "recipe, ball 0.6": Variant(training={"detector_radius": 0.6}),
     "recipe, recompute": Variant(RECOMPUTE),
     "recipe, forget 1": Variant(start=forget_bias),
-    "recipe, lightly": Variant(training={"uncertainty_weight": 0.2}),
+    "recipe, weight 1": Variant(training={"uncertainty_weight": 1.0}),
+    "recipe, weight 0.01": Variant(training={"uncertainty_weight": 0.01}),
     "steered": Variant(training=STEERED),
     "steered, let go": Variant(training={**STEERED, "guided_updates": UNTIL}),
     "steered, recompute": Variant(RECOMPUTE, STEERED),
@@ -176,13 +178,14 @@ VARIANTS: Mapping[str, Variant] = {
 # One model
 
 
-def settings(variant: Variant, corpus: str, seed: int, symbols: int) -> Any:
+def settings(variant: Variant, corpus: str, seed: int, symbols: int) -> tuple[Any, int]:
+    """Of a run, and its updates."""
     from hmrnn.config import PlantedConfig, TextDataConfig, TextModelConfig, TextRunConfig, TrainingConfig
 
     data = TextDataConfig(corpus, planted=PlantedConfig(symbols=1_000_000))
     model = TextModelConfig(hidden_sizes=(128,) * 3, output_size=128)
     training = TrainingConfig(
-        batch_size=32, learning_rate=0.004, epochs=1e6, patience=99, seed=seed, validate_every=1e6
+        batch_size=32, learning_rate=0.004, cooldown=0.5, epochs=1e6, patience=99, seed=seed, validate_every=1e6
     )
     updates = symbols // (training.batch_size * training.window)
     run = TextRunConfig(data, replace(model, **variant.model), replace(training, **variant.training))
@@ -215,10 +218,9 @@ def train(name: str, corpus: str, seed: int, symbols: int, out: Path, data_dir: 
         return own(update, generator) if variant.loss is None else variant.loss(training.task, own, update, generator)
 
     training.task.loss = loss
-    out.mkdir(parents=True, exist_ok=True)
     progress = load_progress(out) if (out / RESUMABLE).exists() else None
     carry_out(training, progress, out, tensorboard=False)
-    (out / "result.json").write_text(json.dumps(measured(training.task.model, run, data, corpus)))
+    (out / RESULT).write_text(json.dumps(measured(training.task.model, run, data, corpus)))
 
 
 def measured(model: Any, run: Any, data: Any, corpus: str) -> dict[str, Any]:
@@ -263,12 +265,24 @@ def alive(rates: list[float]) -> bool:
 # All of them
 
 
+def claim(out: Path, name: str, corpus: str, seed: int, symbols: int) -> None:
+    """Notes what a model is trained with, or refuses one that was trained with something else."""
+    run, updates = settings(VARIANTS[name], corpus, seed, symbols)
+    now = json.dumps({"updates": updates, **asdict(run)}, indent=1)
+    note = out / "settings.json"
+    if not note.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        note.write_text(now)
+    elif note.read_text() != now:
+        sys.exit(f"{note}: this model was trained with other settings; choose another --out")
+
+
 def results(out: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """By corpus and variant, what came of each seed."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for corpus in CORPORA:
         for name in VARIANTS:
-            paths = sorted((out / corpus / name).glob("*/result.json"))
+            paths = sorted((out / corpus / name).glob(f"*/{RESULT}"))
             if paths:
                 found[corpus, name] = [json.loads(path.read_text()) for path in paths]
     return found
@@ -337,7 +351,10 @@ def main() -> None:
         train(name, corpus, seed, asked.symbols, asked.out / corpus / name / str(seed), asked.data_dir)
         return
     jobs = [(c, v, s) for v in asked.variants for c in asked.corpora for s in asked.seeds]
-    waiting = [job for job in jobs if not (asked.out / job[0] / job[1] / str(job[2]) / "result.json").exists()]
+    folders = {(c, v, s): asked.out / c / v / str(s) for c, v, s in jobs}
+    for (corpus, name, seed), folder in folders.items():
+        claim(folder, name, corpus, seed, asked.symbols)
+    waiting = [job for job, folder in folders.items() if not (folder / RESULT).exists()]
     failed = run_all(waiting, asked)
     found = results(asked.out)
     (asked.out / "table.md").write_text(table(found))
