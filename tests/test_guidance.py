@@ -80,10 +80,11 @@ def test_it_is_strong_then_fades_then_ends():
     assert [guidance.strength(update) for update in (0, 49, 50)] == [1.0] * 3
     assert guidance.strength(75) == pytest.approx(0.5)
     assert guidance.strength(100) == guidance.strength(1000) == 0
+    assert Guidance(TrainingConfig(), network(0)).strength(1_000_000) == 1
     before = [w.b_z.item() for w in guidance.rnn.weights()[:-1]]
-    guidance.steer([1.0, -2.0], 100)
+    guidance.steer([1.0, -2.0], 0.0)
     assert [w.b_z.item() for w in guidance.rnn.weights()[:-1]] == before
-    guidance.steer([1.0, -2.0], 75)
+    guidance.steer([1.0, -2.0], 0.5)
     after = [w.b_z.item() for w in guidance.rnn.weights()[:-1]]
     assert after == pytest.approx([before[0] - FORCE / 2, before[1] + FORCE])
 
@@ -130,19 +131,22 @@ def test_the_loss_is_there_only_while_detectors_are_guided():
     guidance = Guidance(TrainingConfig(target_rate=0.5, guided_updates=10, uncertainty_weight=2.0), network(0))
     x = torch.randn(4, 2, 5, dtype=torch.float64)
     felt = torch.rand(4, 2, 1)
-    with guidance.watching(0):
+    with guidance.watching(1.0):
         out, _ = guidance.rnn(x)
-    full = guidance.loss(lambda: felt, 0)
+    full = guidance.loss(lambda: felt, 1.0)
     assert float(full.detach()) == pytest.approx(
         2 * float(imitation(guidance.rnn, Seen(x, None, out), felt, [0.5, 0.125]).detach())
     )
-    with guidance.watching(9):
+    with guidance.watching(0.2):
         guidance.rnn(x)
-    assert float(guidance.loss(lambda: felt, 9).detach()) == pytest.approx(float(full.detach()) / 5)
-    with guidance.watching(10):
+    assert float(guidance.loss(lambda: felt, 0.2).detach()) == pytest.approx(float(full.detach()) / 5)
+    with guidance.watching(0.0):
         guidance.rnn(x)
-    assert guidance.loss(lambda: felt, 10) == 0
-    assert Guidance(TrainingConfig(target_rate=0.5, uncertainty_weight=0.0), network(0)).loss(lambda: felt, 0) == 0
+    assert guidance.loss(lambda: felt, 0.0) == 0
+    steering = Guidance(TrainingConfig(target_rate=0.5, uncertainty_weight=0.0), network(0))
+    with steering.watching(1.0):
+        steering.rnn(x)
+    assert steering.loss(lambda: felt, 1.0) == 0
 
 
 def test_only_detectors_that_learn_are_steered():
@@ -150,7 +154,7 @@ def test_only_detectors_that_learn_are_steered():
     for rnn in (LSTM(5, [7, 6]), HRNN(5, [7, 6])):
         guidance = Guidance(config, rnn)
         assert guidance.strength(0) == 0
-        with guidance.watching(0):
+        with guidance.watching(guidance.strength(0)):
             rnn(torch.randn(4, 2, 5), boundaries=torch.zeros(4, 2, 1) if isinstance(rnn, HRNN) else None)
         assert guidance.excess == []
     assert Guidance(TrainingConfig(guided_updates=0), network(0)).strength(0) == 0
@@ -170,11 +174,11 @@ def test_targets_of_many_layers():
 def test_it_looks_only_while_it_is_asked_to():
     guidance = Guidance(TrainingConfig(target_rate=0.5, guided_updates=10), network(0))
     x = torch.randn(4, 2, 5, dtype=torch.float64)
-    with guidance.watching(10):
+    with guidance.watching(0.0):
         guidance.rnn(x)
     guidance.rnn(x)
     assert guidance.excess == [0.0, 0.0]
-    with guidance.watching(9):
+    with guidance.watching(0.1):
         guidance.rnn(x)
     assert 0.0 not in guidance.excess
 

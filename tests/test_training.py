@@ -24,6 +24,7 @@ from hmrnn.evaluation import bits_per_character
 from hmrnn.training import checkpoint
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import Processes
+from hmrnn.training.guidance import Guidance
 from hmrnn.training.loop import Diverged, Training
 from hmrnn.training.metrics import LONG, CollapseWatch
 from hmrnn.training.run import prepare, train_run
@@ -157,6 +158,15 @@ def test_the_learning_rate_cools_down_to_0(text_file, tmp_path):
     train_run(settings(text_file, epochs=2.0, cooldown=0.5), tmp_path)
     rates = [record["learning_rate"] for record in metrics(tmp_path) if "bits" in record]
     assert rates == pytest.approx([0.01] * UPDATES + [0.01 * (1 - i / UPDATES) for i in range(UPDATES)])
+
+
+def test_guidance_falls_with_the_learning_rate(text_file, tmp_path, monkeypatch):
+    strengths = []
+    monkeypatch.setattr(Guidance, "steer", lambda self, excess, strength: strengths.append(strength))
+    train_run(settings(text_file, epochs=2.0, cooldown=0.5), tmp_path)
+    rates = [record["learning_rate"] for record in metrics(tmp_path) if "bits" in record]
+    assert strengths == pytest.approx([rate / 0.01 for rate in rates])
+    assert strengths[-1] < 1 / UPDATES + 1e-9
 
 
 def test_it_cools_down_by_the_clock_where_that_comes_first(text_file, tmp_path):

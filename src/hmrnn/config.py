@@ -284,11 +284,12 @@ class TrainingConfig:
     detector_radius: float | None = None
     """Of the norm ball that the weights into each detector are kept in. By default it goes with the units."""
     target_rate: float = 0.18
-    """Detectors are guided at first: the first to fire at this share of the steps, each above a quarter as often,"""
+    """Detectors are guided: the first to fire at this share of the steps, each above a quarter as often,"""
     uncertainty_weight: float = 0.1
     """and where it is least certain what comes next, by a loss with this weight,"""
-    guided_updates: int = 10_000
-    """in so many updates: the first half in full, then less and less. 0 leaves them alone, as the paper does."""
+    guided_updates: int | None = None
+    """in so many updates: the first half in full, then less and less. 0 leaves them alone, as the paper does. By
+    default guidance lasts as long as the learning rate, and falls with it."""
     validate_every: float = 1.0
     """Epochs from one validation to the next."""
     epochs: float = 100.0
@@ -321,7 +322,7 @@ class TrainingConfig:
             raise ValueError(f"cooldown is a share, from 0 to 1; got {self.cooldown}")
         if not 0 < self.target_rate < 1:
             raise ValueError(f"target_rate is a share, between 0 and 1; got {self.target_rate}")
-        if self.guided_updates < 0:
+        if self.guided_updates is not None and self.guided_updates < 0:
             raise ValueError(f"guided_updates must not be negative; got {self.guided_updates}")
         if not 0 <= self.uncertainty_weight < float("inf"):
             raise ValueError(f"uncertainty_weight must not be negative, and finite; got {self.uncertainty_weight}")
@@ -379,7 +380,7 @@ def _wikipedia() -> TextRunConfig:
 TEXT_PRESETS: Mapping[str, TextRunConfig] = {
     "small": TextRunConfig(
         model=TextModelConfig(hidden_sizes=(128, 128, 128), output_size=128),
-        training=TrainingConfig(batch_size=32, learning_rate=0.004, epochs=10, patience=2),
+        training=TrainingConfig(batch_size=32, learning_rate=0.004, epochs=10, patience=2, cooldown=0.5),
     ),
     "ptb": TextRunConfig(),
     "text8": _wikipedia(),

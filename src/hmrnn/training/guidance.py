@@ -1,4 +1,4 @@
-"""Guidance: leads detectors at the start of training, while the layers above them know nothing yet, and lets go."""
+"""Guidance: leads detectors while the weights are still on the move, and lets go."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Seen(NamedTuple):
 
 
 class Guidance:
-    """Two things, at full strength for half of `guided_updates`, and fading to nothing in the other half.
+    """Two things, which last as long as the learning rate and fall with it; or for `guided_updates`, of which the first
+    half in full, and then less and less.
 
     Steering: the bias of each detector is moved towards the one with which it would have fired at its target rate.
     That bias is known exactly: a detector fires where s_z > 0, so it is the quantile of s_z that is to become 0. (The
@@ -47,14 +48,18 @@ class Guidance:
         self.excess = [0.0] * len(self.targets)  # of each detector's bias, in the latest window
 
     def strength(self, update: int) -> float:
-        if not self.targets or update >= self.config.guided_updates:
+        """Of the guidance in an update at the full learning rate."""
+        if not self.targets:
             return 0.0
-        return min(1.0, 2 * (1 - update / self.config.guided_updates))
+        last = self.config.guided_updates
+        if last is None:
+            return 1.0
+        return min(1.0, 2 * (1 - update / last)) if update < last else 0.0
 
     @contextmanager
-    def watching(self, update: int) -> Iterator[None]:
-        """Looks at what the network computes in the meantime, if detectors are guided in this update."""
-        if self.strength(update) == 0:
+    def watching(self, strength: float) -> Iterator[None]:
+        """Looks at what the network computes in the meantime, if detectors are guided at all."""
+        if strength == 0:
             yield
             return
         handle = self.rnn.register_forward_hook(self._look)
@@ -70,19 +75,18 @@ class Guidance:
         with torch.no_grad():
             self.excess = excesses(rnn, self.seen, self.targets)
 
-    def loss(self, uncertainty: Callable[[], Tensor], update: int) -> Tensor | float:
+    def loss(self, uncertainty: Callable[[], Tensor], strength: float) -> Tensor | float:
         """What detectors have to learn from how uncertain it was after each step what comes, (T, B, 1 or more)."""
-        weight = self.config.uncertainty_weight * self.strength(update)
+        weight = self.config.uncertainty_weight * strength
         seen, self.seen = self.seen, None
         if weight == 0 or seen is None or not isinstance(self.rnn, HMLSTM):
             return 0.0
         return weight * imitation(self.rnn, seen, uncertainty(), self.targets)
 
-    def steer(self, excess: Sequence[float], update: int) -> None:
+    def steer(self, excess: Sequence[float], strength: float) -> None:
         """After an update, with the excess as all processes saw it."""
-        force = FORCE * self.strength(update)
-        if force > 0:
-            self.rnn.shift_detectors([-force * value for value in excess])
+        if strength > 0:
+            self.rnn.shift_detectors([-FORCE * strength * value for value in excess])
 
 
 def decides(rnn: Recurrent) -> bool:

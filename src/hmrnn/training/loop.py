@@ -106,10 +106,11 @@ class Training:
         self.learning_rate = self.next_learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
-        with self.guidance.watching(self.update):
+        strength = self.guidance.strength(self.update) * self.learning_rate / self.config.learning_rate
+        with self.guidance.watching(strength):
             loss = self.task.loss(self.update, self.generator)
         self.optimizer.zero_grad()
-        (loss.mean + self.guidance.loss(loss.uncertainty, self.update)).backward()
+        (loss.mean + self.guidance.loss(loss.uncertainty, strength)).backward()
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip))
         wishes = [stop == number for number in STOPPED]
         wishes += [self.over and self.processes.first, checkpoint and self.processes.first]
@@ -122,7 +123,7 @@ class Training:
         if applied:
             self.optimizer.step()
             model.rnn.constrain_detectors(self.config.detector_radius)
-            self.guidance.steer(excess, self.update)
+            self.guidance.steer(excess, strength)
         else:
             self.task.forget()
         self.skipped += not applied
