@@ -380,7 +380,7 @@ def _wikipedia() -> TextRunConfig:
 TEXT_PRESETS: Mapping[str, TextRunConfig] = {
     "small": TextRunConfig(
         model=TextModelConfig(hidden_sizes=(128, 128, 128), output_size=128),
-        training=TrainingConfig(batch_size=32, learning_rate=0.004, epochs=10, patience=2, cooldown=0.5),
+        training=TrainingConfig(batch_size=32, learning_rate=0.004, epochs=10, patience=4, cooldown=0.5),
     ),
     "ptb": TextRunConfig(),
     "text8": _wikipedia(),
