@@ -10,9 +10,10 @@ INSTALLED := $(VENV)/.installed
 demo: $(INSTALLED)
 	$(BIN)/hmrnn demo
 
-# Two files at a time; threads that wait must not keep the other's core.
+# Two files at a time, in which threads that wait must not keep the other's core; then, alone, what measures time.
 test: lint docs browser
-	OMP_WAIT_POLICY=passive $(BIN)/pytest --numprocesses 2 --dist loadfile
+	OMP_WAIT_POLICY=passive $(BIN)/pytest --numprocesses 2 --dist loadfile -m 'not faults and not timed'
+	$(BIN)/pytest -m timed
 
 # The whole fault suite, of which `make test` runs a quick part. The fuzzer is large, so nothing else installs it.
 faults: $(INSTALLED)

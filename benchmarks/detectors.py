@@ -26,7 +26,7 @@ ALIVE = (0.02, 0.90)
 SCORED = 50_000  # symbols of the test part
 CORPORA = ("planted", "ptb", "builtin")
 SYMBOLS = 2_000_000  # read in training
-RESULT = "result.json"  # of each model
+NOTE, RESULT = "settings.json", "result.json"  # of each model
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def rate_prior(weight: float, until: int) -> Callable[..., Any]:
     return loss
 
 
-UNTIL = 300  # updates of 625 in which detectors get help, if they do not get it throughout
+UNTIL = 200  # updates of 625 in which detectors get help, if not throughout: the learning rate falls from 312 on
 PAPER = {"guided_updates": 0}
 STEERED = {"uncertainty_weight": 0.0}
 RECOMPUTE = {"copy_boundary": "recompute"}
@@ -218,6 +218,8 @@ def train(name: str, corpus: str, seed: int, symbols: int, out: Path, data_dir: 
         return own(update, generator) if variant.loss is None else variant.loss(training.task, own, update, generator)
 
     training.task.loss = loss
+    out.mkdir(parents=True, exist_ok=True)
+    (out / NOTE).write_text(noted(name, corpus, seed, symbols))
     progress = load_progress(out) if (out / RESUMABLE).exists() else None
     carry_out(training, progress, out, tensorboard=False)
     (out / RESULT).write_text(json.dumps(measured(training.task.model, run, data, corpus)))
@@ -265,16 +267,21 @@ def alive(rates: list[float]) -> bool:
 # All of them
 
 
-def claim(out: Path, name: str, corpus: str, seed: int, symbols: int) -> None:
-    """Notes what a model is trained with, or refuses one that was trained with something else."""
+def noted(name: str, corpus: str, seed: int, symbols: int) -> str:
+    """What is written beside a model: what it is trained with."""
     run, updates = settings(VARIANTS[name], corpus, seed, symbols)
-    now = json.dumps({"updates": updates, **asdict(run)}, indent=1)
-    note = out / "settings.json"
-    if not note.exists():
-        out.mkdir(parents=True, exist_ok=True)
-        note.write_text(now)
-    elif note.read_text() != now:
-        sys.exit(f"{note}: this model was trained with other settings; choose another --out")
+    return json.dumps({"updates": updates, **asdict(run)}, indent=1)
+
+
+def check_trained(out: Path, symbols: int) -> None:
+    """Refuses a folder with a model that was trained with other settings than it would be now."""
+    for model in out.glob("*/*/*/model.safetensors"):
+        folder = model.parent
+        corpus, name, seed = folder.parts[-3:]
+        note = folder / NOTE
+        known = corpus in CORPORA and name in VARIANTS
+        if not known or not note.exists() or note.read_text() != noted(name, corpus, int(seed), symbols):
+            sys.exit(f"{folder}: this model was trained with other settings; choose another --out")
 
 
 def results(out: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -351,10 +358,8 @@ def main() -> None:
         train(name, corpus, seed, asked.symbols, asked.out / corpus / name / str(seed), asked.data_dir)
         return
     jobs = [(c, v, s) for v in asked.variants for c in asked.corpora for s in asked.seeds]
-    folders = {(c, v, s): asked.out / c / v / str(s) for c, v, s in jobs}
-    for (corpus, name, seed), folder in folders.items():
-        claim(folder, name, corpus, seed, asked.symbols)
-    waiting = [job for job, folder in folders.items() if not (folder / RESULT).exists()]
+    check_trained(asked.out, asked.symbols)
+    waiting = [(c, v, s) for c, v, s in jobs if not (asked.out / c / v / str(s) / RESULT).exists()]
     failed = run_all(waiting, asked)
     found = results(asked.out)
     (asked.out / "table.md").write_text(table(found))

@@ -62,8 +62,10 @@ def killed_at(update):
 
 
 def command(text_file: Path, *more: str) -> list[str]:
+    """Without a cooldown, so that a run may be resumed with more epochs and still be the same."""
     flags = "--batch-size 4 --window 10 --learning-rate 0.01 --hidden-sizes 8 7 6 --output-size 9 --embedding-size 5"
-    return [sys.executable, "-m", "hmrnn", "train", "text", *flags.split(), "--data", str(text_file), *more]
+    start = [sys.executable, "-m", "hmrnn", "train", "text", *flags.split(), "--cooldown", "0"]
+    return [*start, "--data", str(text_file), *more]
 
 
 LONG_RUN = ("--epochs", "60", "--validate-every", "5", "--patience", "99", "--checkpoint-minutes", "0.0005")

@@ -23,6 +23,7 @@ from hmrnn.training.checkpoint import load_run, save_model
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.timed
 def test_help_is_quick_and_explains():
     times = []
     for _ in range(3):

@@ -77,10 +77,13 @@ def test_the_gradient_is_that_of_the_detectors_weights():
 def test_it_is_strong_then_fades_then_ends():
     guidance = Guidance(TrainingConfig(target_rate=0.5, guided_updates=100), network(0))
     assert guidance.targets == [0.5, 0.125]
-    assert [guidance.strength(update) for update in (0, 49, 50)] == [1.0] * 3
-    assert guidance.strength(75) == pytest.approx(0.5)
-    assert guidance.strength(100) == guidance.strength(1000) == 0
-    assert Guidance(TrainingConfig(), network(0)).strength(1_000_000) == 1
+    rate = guidance.config.learning_rate
+    assert [guidance.strength(update, rate) for update in (0, 49, 50)] == [1.0] * 3
+    assert guidance.strength(75, rate) == guidance.strength(75, rate / 9) == pytest.approx(0.5)
+    assert guidance.strength(100, rate) == guidance.strength(1000, rate) == 0
+    endless = Guidance(TrainingConfig(), network(0))
+    assert endless.strength(1_000_000, rate) == 1
+    assert endless.strength(0, rate / 8) == pytest.approx(1 / 8)
     before = [w.b_z.item() for w in guidance.rnn.weights()[:-1]]
     guidance.steer([1.0, -2.0], 0.0)
     assert [w.b_z.item() for w in guidance.rnn.weights()[:-1]] == before
@@ -153,17 +156,18 @@ def test_only_detectors_that_learn_are_steered():
     config = TrainingConfig(target_rate=0.5)
     for rnn in (LSTM(5, [7, 6]), HRNN(5, [7, 6])):
         guidance = Guidance(config, rnn)
-        assert guidance.strength(0) == 0
-        with guidance.watching(guidance.strength(0)):
+        assert guidance.strength(0, config.learning_rate) == 0
+        with guidance.watching(0.0):
             rnn(torch.randn(4, 2, 5), boundaries=torch.zeros(4, 2, 1) if isinstance(rnn, HRNN) else None)
         assert guidance.excess == []
-    assert Guidance(TrainingConfig(guided_updates=0), network(0)).strength(0) == 0
+    assert Guidance(TrainingConfig(guided_updates=0), network(0)).strength(0, config.learning_rate) == 0
 
 
 def test_detectors_that_sample_are_left_alone():
     """They fire below s_z = 0 as well, so its quantiles do not tell their rate."""
-    assert Guidance(TrainingConfig(), network(0)).strength(0) == 1
-    assert Guidance(TrainingConfig(), HMLSTM(5, [7, 6, 4], boundary="sample")).strength(0) == 0
+    config = TrainingConfig()
+    assert Guidance(config, network(0)).strength(0, config.learning_rate) == 1
+    assert Guidance(config, HMLSTM(5, [7, 6, 4], boundary="sample")).strength(0, config.learning_rate) == 0
 
 
 def test_targets_of_many_layers():
@@ -184,7 +188,16 @@ def test_it_looks_only_while_it_is_asked_to():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"target_rate": 0.0}, {"target_rate": 1.0}, {"guided_updates": -1}, {"uncertainty_weight": -1.0}]
+    "wrong",
+    [
+        {"target_rate": 0.0},
+        {"target_rate": 1.0},
+        {"guided_updates": -1},
+        {"uncertainty_weight": -1.0},
+        {"cooldown": -0.1},
+        {"cooldown": 1.1},
+        {"cooldown": float("nan")},
+    ],
 )
 def test_bad_settings(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -118,6 +118,7 @@ def test_hovering_keys_and_slider(opened, found):
     assert opened.get_log("browser") == []
 
 
+@pytest.mark.timed
 def test_ten_thousand_symbols_without_stutter_also_on_a_phone(tmp_path):
     text = TEXT * 33
     assert len(text) > 10_000

@@ -161,21 +161,28 @@ def test_the_learning_rate_cools_down_to_0(text_file, tmp_path):
 
 
 def test_guidance_falls_with_the_learning_rate(text_file, tmp_path, monkeypatch):
-    strengths = []
-    monkeypatch.setattr(Guidance, "steer", lambda self, excess, strength: strengths.append(strength))
-    train_run(settings(text_file, epochs=2.0, cooldown=0.5), tmp_path)
+    steered, imitated = [], []
+    monkeypatch.setattr(Guidance, "steer", lambda self, excess, strength: steered.append(strength))
+    monkeypatch.setattr(Guidance, "loss", lambda self, uncertainty, strength: imitated.append(strength) or 0.0)
+    answers = iter([3.0, 3.1, 2.0])
+    monkeypatch.setattr(TextTask, "validate", lambda self, show: next(answers))
+    train_run(settings(text_file, epochs=3.0, cooldown=0.25, patience=1), tmp_path)
     rates = [record["learning_rate"] for record in metrics(tmp_path) if "bits" in record]
-    assert strengths == pytest.approx([rate / 0.01 for rate in rates])
-    assert strengths[-1] < 1 / UPDATES + 1e-9
+    assert steered == imitated == pytest.approx([rate / 0.01 for rate in rates])
+    assert steered[2 * UPDATES - 1] == 1
+    assert steered[2 * UPDATES] == pytest.approx(1 / 50), "divided"
+    assert 0 < steered[-1] < 1 / 50 / 2, "and cooled"
 
 
-def test_it_cools_down_by_the_clock_where_that_comes_first(text_file, tmp_path):
+def test_it_cools_down_by_the_clock_where_that_comes_first(text_file, monkeypatch):
     run = settings(text_file, epochs=99.0, minutes=10.0, cooldown=0.2)
     data = load_text(run.data, None)
     training = prepare(SavedRun(run, data.fingerprint, None), data, "auto", Processes())
     for minutes, share in [(0.0, 1.0), (8.0, 1.0), (9.0, 0.5), (10.0, 0.0), (10.1, 0.0)]:
         training.minutes = minutes
-        assert training.next_learning_rate() == pytest.approx(0.01 * share)
+        assert training.learning_rate() == pytest.approx(0.01 * share)
+    monkeypatch.setattr(Processes, "of_first", lambda self, value: 0.95)
+    assert training.learning_rate() == pytest.approx(0.01 / 4), "by the first process's clock"
 
 
 def spoiled_loss(monkeypatch, when, how):

@@ -295,7 +295,7 @@ class TrainingConfig:
     epochs: float = 100.0
     """Ends after so many epochs,"""
     minutes: float | None = None
-    """or after so many minutes in all, whichever comes first."""
+    """or after so many minutes in all, whichever comes first. A cooldown then goes by the clock, too."""
     checkpoint_minutes: float = 5.0
     """Minutes from one checkpoint to the next. There is one at each validation and at the end, too."""
     seed: int = 0
@@ -342,7 +342,7 @@ class ReadingConfig:
     """What to do with a symbol that the model does not know."""
 
 
-BOUNDS = ("epochs", "minutes", "checkpoint_minutes")  # what may change when a run is resumed: not the numbers
+BOUNDS = ("epochs", "minutes", "checkpoint_minutes")  # what may change when a run is resumed
 
 
 @dataclass(frozen=True)

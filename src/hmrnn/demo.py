@@ -16,7 +16,7 @@ from hmrnn.show.page import page
 from hmrnn.structure.marks import legend
 from hmrnn.structure.operations import follow
 from hmrnn.structure.written import write_marked
-from hmrnn.training.checkpoint import RESUMABLE
+from hmrnn.training.checkpoint import RESUMABLE, load_run
 from hmrnn.training.run import train_run
 
 SHOWN, PAGE = 400, 5000  # symbols in the terminal, and on the page
@@ -24,9 +24,11 @@ SHOWN, PAGE = 400, 5000  # symbols in the terminal, and on the page
 
 def demo(out: Path, epochs: float, seed: int) -> None:
     """Trains, scores the test part against a 5-gram model, and prints segments. If it was run before, goes on there."""
+    begun = (out / RESUMABLE).exists()
     small = TEXT_PRESETS["small"]
-    run = replace(small, training=replace(small.training, epochs=epochs, seed=seed))
-    outcome = train_run(run, out, resume=(out / RESUMABLE).exists())
+    training = load_run(out).config.training if begun else small.training  # as it was begun, by this version or another
+    run = replace(small, training=replace(training, epochs=epochs, seed=seed))
+    outcome = train_run(run, out, resume=begun)
     if outcome.stopped_by:
         raise Stopped(outcome.stopped_by)
 

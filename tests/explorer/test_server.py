@@ -140,7 +140,7 @@ def test_generate(folder, client):
     number = client.send(kind="generate", text="the", temperature=1, new=1000)
     client.socket.recv()
     client.send(kind="stop")
-    while "stopped" not in (answer := json.loads(client.socket.recv(timeout=5))):
+    while "stopped" not in (answer := json.loads(client.socket.recv(timeout=60))):
         assert answer["id"] == number
     answers, last = client.ask(kind="generate", text="a" * (MOST_SYMBOLS - 1), temperature=1, new=5)
     assert len(answers) == 1

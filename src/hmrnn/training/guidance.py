@@ -47,13 +47,13 @@ class Guidance:
         self.seen: Seen | None = None
         self.excess = [0.0] * len(self.targets)  # of each detector's bias, in the latest window
 
-    def strength(self, update: int) -> float:
-        """Of the guidance in an update at the full learning rate."""
+    def strength(self, update: int, learning_rate: float) -> float:
+        """Of the guidance in an update, 0 to 1."""
         if not self.targets:
             return 0.0
         last = self.config.guided_updates
         if last is None:
-            return 1.0
+            return learning_rate / self.config.learning_rate
         return min(1.0, 2 * (1 - update / last)) if update < last else 0.0
 
     @contextmanager

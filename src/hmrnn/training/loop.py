@@ -44,6 +44,7 @@ class Update:
     rates: list[float]  # how often each detector fired
     steps: int  # symbols or points that were read
     gradient_norm: float
+    learning_rate: float
     applied: bool  # False if the loss or the gradient was not finite
     # What the processes agreed upon:
     stopped: signal.Signals | None  # by which one of them was asked to stop
@@ -59,7 +60,6 @@ class Training:
         self.parameters = [p for p in task.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.learning_rate, fused=True)
         self.rate = LearningRate(self.config)
-        self.learning_rate = self.config.learning_rate  # of the latest update
         self.guidance = Guidance(self.config, task.model.rnn)
         self.slope = SlopeSchedule(self.config.slope_per_epoch, self.config.slope_limit)
         self.watch = CollapseWatch(task.model.rnn.num_layers - 1 if task.model.config.model == "hm-lstm" else 0)
@@ -88,11 +88,9 @@ class Training:
         done = self.update / max(1, self.last_update)
         return done if self.config.minutes is None else max(done, self.minutes / max(self.config.minutes, 1e-9))
 
-    def next_learning_rate(self) -> float:
-        if self.config.cooldown == 0:
-            return self.rate.value
-        share = self.processes.of_first(self.share)  # their clocks differ, their learning rates must not
-        return self.rate.value * min(1.0, max(0.0, 1 - share) / self.config.cooldown)
+    def learning_rate(self) -> float:
+        """Of the next update: all processes must ask for it, since their clocks differ and it must not."""
+        return self.rate.at(self.processes.of_first(self.share))
 
     @property
     def over(self) -> bool:
@@ -103,10 +101,10 @@ class Training:
         wishes."""
         model = self.task.model
         self.set_slope(self.update)
-        self.learning_rate = self.next_learning_rate()
+        learning_rate = self.learning_rate()
         for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate
-        strength = self.guidance.strength(self.update) * self.learning_rate / self.config.learning_rate
+            group["lr"] = learning_rate
+        strength = self.guidance.strength(self.update, learning_rate)
         with self.guidance.watching(strength):
             loss = self.task.loss(self.update, self.generator)
         self.optimizer.zero_grad()
@@ -131,7 +129,8 @@ class Training:
         self.update += 1
         *stops, over, checkpoint = (value > 0 for value in sums[len(told) :])
         stopped = next((number for number, asked in zip(STOPPED, stops, strict=True) if asked), None)
-        return Update(self.task.measure.of(mean_loss), rates, loss.steps, norm, applied, stopped, over, checkpoint)
+        told_loss = self.task.measure.of(mean_loss)
+        return Update(told_loss, rates, loss.steps, norm, learning_rate, applied, stopped, over, checkpoint)
 
     def set_slope(self, update: int) -> None:
         self.task.model.rnn.slope = self.slope(update // self.task.updates_per_epoch)
@@ -287,7 +286,7 @@ def report(training: Training, done: Update, speed: float, reporter: Reporter) -
         rates=done.rates,
         gradient_norm=done.gradient_norm,
         slope=training.task.model.rnn.slope,
-        learning_rate=training.learning_rate,
+        learning_rate=done.learning_rate,
         skipped=training.skipped,
         **{f"{measure.step}_per_second": speed},
         minutes=training.minutes,
@@ -306,7 +305,7 @@ def tell_validation(training: Training, loss: float, improved: bool, reporter: R
     reporter.record(update=training.update, epoch=training.epoch, **told, minutes=training.minutes)
     reporter.say(
         f"epoch {training.epoch:.2f}, update {training.update}, {training.minutes:.1f} min: validation {loss:.4f} "
-        f"{measure.text}{', the best so far' if improved else ''}; learning rate {training.learning_rate:.2g}"
+        f"{measure.text}{', the best so far' if improved else ''}; learning rate {training.learning_rate():.2g}"
     )
 
 

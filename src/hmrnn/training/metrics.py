@@ -16,8 +16,8 @@ from hmrnn.files import finite, named
 RARE, OFTEN = 0.005, 0.995
 LONG = 200  # updates
 ADVICE = {
-    "never": "the layers above get nothing to do. Try more --guided-updates, another --seed, a higher --boundary-bias",
-    "always": "there is no hierarchy above it. Try more --guided-updates, another --seed, a lower --boundary-bias",
+    "never": "the layers above get nothing to do. Try another --seed, --target-rate or a higher --boundary-bias",
+    "always": "there is no hierarchy above it. Try another --seed, --target-rate or a lower --boundary-bias",
 }
 
 

@@ -209,7 +209,7 @@ def restored(training: Training, machine: dict[str, Any]) -> str:
     lines = [
         f"restored: weights, optimiser, recurrent state and random state after update {training.update:,} (epoch "
         f"{training.epoch:.2f}, {training.minutes:.1f} min); best validation {training.best:.4f}; learning rate "
-        f"{training.rate.value:g}; {training.skipped} updates not applied"
+        f"{training.learning_rate():.2g}; {training.skipped} updates not applied"
     ]
     for name, now in training.machine().items():
         if machine.get(name) != now:

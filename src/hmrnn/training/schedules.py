@@ -10,7 +10,8 @@ from hmrnn.config import TrainingConfig
 
 @dataclass
 class LearningRate:
-    """Divided once when validation stops improving; when it stops again, training is finished."""
+    """Divided once when validation stops improving; when it stops again, training is finished. In the last part of a
+    run it cools down."""
 
     config: TrainingConfig
     best: float = float("inf")
@@ -21,6 +22,11 @@ class LearningRate:
     @property
     def value(self) -> float:
         return self.config.learning_rate / (self.config.learning_rate_divisor if self.divided else 1.0)
+
+    def at(self, share: float) -> float:
+        """When this share of the run is behind us."""
+        cooldown = self.config.cooldown
+        return self.value * (min(1.0, max(0.0, 1 - share) / cooldown) if cooldown else 1.0)
 
     def after(self, validation: float) -> None:
         """Takes note of a validation: less is better. One that is not a number is none."""
