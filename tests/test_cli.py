@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ import torch
 from commands import run, run_process
 
 from hmrnn import TextModel
+from hmrnn.config import TEXT_PRESETS
 from hmrnn.data.corpora import builtin_text
+from hmrnn.demo import demo
 from hmrnn.training.checkpoint import load_run, save_model
 
 ROOT = Path(__file__).parent.parent
@@ -304,3 +307,13 @@ def test_demo_trains_saves_and_shows_segments_and_goes_on(tmp_path):
     other = run(*arguments, "0.1", "--seed", "5")
     assert other.returncode == 2
     assert "--seed 5 (it has 0) contradicts" in other.stderr
+
+
+def test_a_demo_that_an_older_version_began_goes_on_with_its_settings(tmp_path, monkeypatch):
+    small = TEXT_PRESETS["small"]
+    older = replace(small, training=replace(small.training, patience=7, cooldown=0.0, guided_updates=10_000))
+    with monkeypatch.context() as patch:
+        patch.setattr("hmrnn.demo.TEXT_PRESETS", {"small": older})
+        demo(tmp_path, epochs=0.02, seed=0)
+    demo(tmp_path, epochs=0.04, seed=0)
+    assert load_run(tmp_path).config.training == replace(older.training, epochs=0.04)
