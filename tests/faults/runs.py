@@ -19,8 +19,9 @@ from safetensors.torch import load_file
 
 from hmrnn.files import sealed
 
+SIZES = "--hidden-sizes 8 8 8 --output-size 8 --embedding-size 8"
 # Without a cooldown, so that a run may be resumed with more epochs and still be the same.
-SMALL = "--hidden-sizes 8 8 8 --output-size 8 --embedding-size 8 --batch-size 4 --window 20 --cooldown 0"
+SMALL = f"{SIZES} --batch-size 4 --window 20 --cooldown 0"
 FLAGS = {
     "text": f"--data text.txt {SMALL} --epochs 1".split(),
     "bytes": f"--data bytes.bin --bytes {SMALL} --epochs 1".split(),
