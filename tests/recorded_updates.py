@@ -24,10 +24,9 @@ from hmrnn.training.run import load, prepare
 UPDATES = 8
 
 
-def main(text: str, out: str, batch_size: int, boundary_bias: float) -> None:
+def main(text: str, out: str, batch_size: int, boundary_bias: float, guided_updates: int) -> None:
     sizes = {"embedding_size": 5, "hidden_sizes": (8, 7, 6), "output_size": 9, "boundary_bias": boundary_bias}
-    # The mean of what two processes would do is not what one does: guidance is left out.
-    training = TrainingConfig(batch_size=batch_size, window=10, guided_updates=0)
+    training = TrainingConfig(batch_size=batch_size, window=10, guided_updates=guided_updates)
     run = TextRunConfig(TextDataConfig(text), TextModelConfig(**sizes), training)
     if text == "strokes":
         writing = StrokeDataConfig(writing=WritingConfig(lines=30, words=(1, 2), spacing=6.0))
@@ -43,11 +42,10 @@ def main(text: str, out: str, batch_size: int, boundary_bias: float) -> None:
             for name, parameter in training.task.model.named_parameters():
                 recorded[f"gradient {update} {name}"] = parameter.grad.clone()
         recorded |= {f"weight {name}": p.detach() for name, p in training.task.model.named_parameters()}
-        if processes.first:
-            torch.save(recorded, Path(out))
+        torch.save(recorded, Path(out) if processes.first else Path(f"{out}.{processes.rank}"))
         del training
 
 
 if __name__ == "__main__":
     torch.set_default_dtype(torch.float64)
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))

@@ -53,8 +53,7 @@ def test_without_the_excess_a_detector_would_have_fired_at_its_rate(seed, copy_b
     lengths = torch.tensor([30, 21, 1, 8])
     out, _ = rnn(x, lengths=lengths)
     sums = rnn.detector_sums(x, None, out)
-    with torch.no_grad():
-        excess = excesses(rnn, Seen(x, None, out), [rate, rate**2])
+    excess = excesses(rnn, Seen(out, sums), [rate, rate**2])
     for l in range(2):
         values = sums[..., l][asked(rnn, out.operations, l)]
         wanted = min(rate ** (l + 1) * 60, len(values))  # as many as there are steps to fire at
@@ -104,7 +103,7 @@ def test_imitation_teaches_where_to_fire():
     for _ in range(300):
         x = torch.randn(20, 8, 5, dtype=torch.float64)
         out, _ = rnn(x)
-        loss = imitation(rnn, Seen(x, None, out), x[..., :1], [0.3, 0.09])
+        loss = imitation(rnn, Seen(out, rnn.detector_sums(x, None, out)), x[..., :1], [0.3, 0.09])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -118,7 +117,8 @@ def test_imitation_teaches_where_to_fire():
 def test_each_detector_goes_by_its_own_kind_of_uncertainty():
     rnn = network(2)
     x = torch.randn(6, 3, 5, dtype=torch.float64)
-    seen, rates = Seen(x, None, rnn(x)[0]), [0.4, 0.1]
+    out, _ = rnn(x)
+    seen, rates = Seen(out, rnn.detector_sums(x, None, out)), [0.4, 0.1]
     kinds = torch.rand(6, 3, 3)
     whole = imitation(rnn, seen, kinds, rates)
     by_l = [imitation(rnn, seen, kinds[..., [l]], rates) for l in range(2)]
@@ -137,9 +137,8 @@ def test_the_loss_is_there_only_while_detectors_are_guided():
     with guidance.watching(1.0):
         out, _ = guidance.rnn(x)
     full = guidance.loss(lambda: felt, 1.0)
-    assert float(full.detach()) == pytest.approx(
-        2 * float(imitation(guidance.rnn, Seen(x, None, out), felt, [0.5, 0.125]).detach())
-    )
+    seen = Seen(out, guidance.rnn.detector_sums(x, None, out))
+    assert float(full.detach()) == pytest.approx(2 * float(imitation(guidance.rnn, seen, felt, [0.5, 0.125]).detach()))
     with guidance.watching(0.2):
         guidance.rnn(x)
     assert float(guidance.loss(lambda: felt, 0.2).detach()) == pytest.approx(float(full.detach()) / 5)

@@ -79,9 +79,9 @@ def test_two_processes_take_the_steps_of_one(text_file, tmp_path, bias):
 
     With a bias of -3 no detector ever fires, and layers 2 and 3 only COPY: that must not hang it.
     """
-    script = recorded_updates.__file__
-    subprocess.run([sys.executable, script, str(text_file), str(tmp_path / "one.pt"), "4", bias], check=True)
-    done = torchrun(script, str(text_file), str(tmp_path / "two.pt"), "2", bias)
+    script = recorded_updates.__file__  # unguided: the mean of two processes' quantiles is not the quantile of both
+    subprocess.run([sys.executable, script, str(text_file), str(tmp_path / "one.pt"), "4", bias, "0"], check=True)
+    done = torchrun(script, str(text_file), str(tmp_path / "two.pt"), "2", bias, "0")
     assert done.returncode == 0, done.stderr
     one, two = (torch.load(tmp_path / name, weights_only=True) for name in ("one.pt", "two.pt"))
     assert one.keys() == two.keys()
@@ -89,6 +89,18 @@ def test_two_processes_take_the_steps_of_one(text_file, tmp_path, bias):
         torch.testing.assert_close(two[name], one[name], rtol=1e-9, atol=1e-11, msg=lambda m, n=name: f"{n}: {m}")
     fired = torch.stack([one[f"rates {update}"] for update in range(recorded_updates.UPDATES)])
     assert (fired == 0).all() if bias == "-3.0" else (fired > 0).any()
+
+
+def test_two_processes_guide_alike(text_file, tmp_path):
+    """Each sees the detectors at work on its own streams; both must move them by the same."""
+    done = torchrun(recorded_updates.__file__, str(text_file), str(tmp_path / "run"), "2", "-3.0", "100")
+    assert done.returncode == 0, done.stderr
+    first, second = (torch.load(tmp_path / name, weights_only=True) for name in ("run", "run.1"))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    fired = torch.stack([first[f"rates {update}"] for update in range(recorded_updates.UPDATES)])
+    assert (fired[0] == 0).all()
+    assert fired[-1, 0] > 0, "steered from a bias with which no detector fires"
 
 
 def test_two_processes_go_on_exactly(text_file, tmp_path):

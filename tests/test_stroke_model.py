@@ -369,8 +369,8 @@ def test_two_processes_take_the_steps_of_one(tmp_path):
     lengths = np.array([len(line.points) for line in write(WritingConfig(lines=30, words=(1, 2), spacing=6.0))])
     assert (LineBatches(lengths[:27], 8, 10, 0).batches[-1, 3:] == NO_LINE).all()
     script = recorded_updates.__file__
-    subprocess.run([sys.executable, script, "strokes", str(tmp_path / "one.pt"), "8", "0.0"], check=True)
-    done = torchrun(script, "strokes", str(tmp_path / "two.pt"), "4", "0.0")
+    subprocess.run([sys.executable, script, "strokes", str(tmp_path / "one.pt"), "8", "0.0", "0"], check=True)
+    done = torchrun(script, "strokes", str(tmp_path / "two.pt"), "4", "0.0", "0")
     assert done.returncode == 0, done.stderr
     one, two = (torch.load(tmp_path / name, weights_only=True) for name in ("one.pt", "two.pt"))
     assert one.keys() == two.keys()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -22,11 +21,10 @@ RAREST = 0.01  # of the rates that detectors are guided to
 
 
 class Seen(NamedTuple):
-    """What the network was given and made of it, in the window at hand."""
+    """What the network made of the window at hand, and s_z of every detector, (T, B, L-1)."""
 
-    x: Tensor
-    before: HMLSTMState | None
     out: HMLSTMOutput
+    sums: Tensor
 
 
 class Guidance:
@@ -71,9 +69,8 @@ class Guidance:
     def _look(self, rnn: nn.Module, inputs: tuple[Any, ...], outputs: tuple[HMLSTMOutput, HMLSTMState]) -> None:
         assert isinstance(rnn, HMLSTM)
         x, before = (*inputs, None)[:2]
-        self.seen = Seen(x, before, outputs[0])
-        with torch.no_grad():
-            self.excess = excesses(rnn, self.seen, self.targets)
+        self.seen = Seen(outputs[0], rnn.detector_sums(x, before, outputs[0]))
+        self.excess = excesses(rnn, self.seen, self.targets)
 
     def loss(self, uncertainty: Callable[[], Tensor], strength: float) -> Tensor | float:
         """What detectors have to learn from how uncertain it was after each step what comes, (T, B, 1 or more)."""
@@ -113,10 +110,9 @@ def level(rate: float, out: HMLSTMOutput, count: int) -> float:
 
 def excesses(rnn: HMLSTM, seen: Seen, rates: Sequence[float]) -> list[float]:
     """By how much the bias of each detector is too high for its rate, of all steps of this window."""
-    sums = rnn.detector_sums(*seen)
     found = []
     for l, rate in enumerate(rates):
-        values = sums[..., l][asked(rnn, seen.out, l)].double()
+        values = seen.sums[..., l].detach()[asked(rnn, seen.out, l)].double()
         found.append(float(values.quantile(level(rate, seen.out, len(values)))) if len(values) else 0.0)
     return found
 
@@ -126,12 +122,12 @@ def imitation(rnn: HMLSTM, seen: Seen, uncertainty: Tensor, rates: Sequence[floa
 
     The first goes by the first kind of uncertainty, the next by the next, and those above the last kind by that.
     """
-    sums = rnn.detector_sums(*seen)
-    total = sums.new_zeros(())
+    total = seen.sums.new_zeros(())
     for l, rate in enumerate(rates):
         where = asked(rnn, seen.out, l)
         felt = uncertainty[..., min(l, uncertainty.shape[-1] - 1)][where].double()
         if len(felt) > 0:
             wanted = felt >= felt.quantile(level(rate, seen.out, len(felt)))
-            total = total + F.binary_cross_entropy_with_logits(SHARPNESS * sums[..., l][where], wanted.to(sums.dtype))
+            log_odds = SHARPNESS * seen.sums[..., l][where]
+            total = total + F.binary_cross_entropy_with_logits(log_odds, wanted.to(log_odds.dtype))
     return total
