@@ -221,7 +221,9 @@ def train(name: str, corpus: str, seed: int, symbols: int, out: Path, data_dir: 
     out.mkdir(parents=True, exist_ok=True)
     (out / NOTE).write_text(noted(name, corpus, seed, symbols))
     progress = load_progress(out) if (out / RESUMABLE).exists() else None
-    carry_out(training, progress, out, tensorboard=False)
+    outcome = carry_out(training, progress, out, tensorboard=False)
+    if outcome.update < updates:
+        sys.exit(f"{out}: {outcome.ended}, after update {outcome.update} of {updates}")
     (out / RESULT).write_text(json.dumps(measured(training.task.model, run, data, corpus)))
 
 
