@@ -139,7 +139,7 @@ PAPER = {"guided_updates": 0}
 STEERED = {"uncertainty_weight": 0.0}
 RECOMPUTE = {"copy_boundary": "recompute"}
 VARIANTS: Mapping[str, Variant] = {
-    "lstm": Variant({"model": "lstm"}, {"learning_rate": 0.006}),  # the best of four, as the HM-LSTM's is
+    "lstm": Variant({"model": "lstm"}),
     # The recipe: the library's defaults, and what each part of it does
     "recipe": Variant(),
     "recipe, let go": Variant(training={"guided_updates": UNTIL}),
@@ -185,7 +185,7 @@ def settings(variant: Variant, corpus: str, seed: int, symbols: int) -> tuple[An
     data = TextDataConfig(corpus, planted=PlantedConfig(symbols=1_000_000))
     model = TextModelConfig(hidden_sizes=(128,) * 3, output_size=128)
     training = TrainingConfig(
-        batch_size=32, learning_rate=0.012, cooldown=0.5, epochs=1e6, patience=99, seed=seed, validate_every=1e6
+        batch_size=32, learning_rate=0.004, cooldown=0.5, epochs=1e6, patience=99, seed=seed, validate_every=1e6
     )
     updates = symbols // (training.batch_size * training.window)
     run = TextRunConfig(data, replace(model, **variant.model), replace(training, **variant.training))
