@@ -143,16 +143,9 @@ VARIANTS: Mapping[str, Variant] = {
     # The recipe: the library's defaults, and what each part of it does
     "recipe": Variant(),
     "recipe, let go": Variant(training={"guided_updates": UNTIL}),
-    "recipe, ball 1.94": Variant(training={"detector_radius": 1.94}),
-    "recipe, ball 0.6": Variant(training={"detector_radius": 0.6}),
     "recipe, recompute": Variant(RECOMPUTE),
-    "recipe, forget 1": Variant(start=forget_bias),
-    "recipe, weight 1": Variant(training={"uncertainty_weight": 1.0}),
-    "recipe, weight 0.01": Variant(training={"uncertainty_weight": 0.01}),
     "steered": Variant(training=STEERED),
     "steered, let go": Variant(training={**STEERED, "guided_updates": UNTIL}),
-    "steered, recompute": Variant(RECOMPUTE, STEERED),
-    "steered, forget 1": Variant(training=STEERED, start=forget_bias),
     # The paper's training, without guidance, and what else could help it
     "paper": Variant(training=PAPER),
     "recompute": Variant(RECOMPUTE, PAPER),

@@ -11,7 +11,7 @@ from hmrnn import HMLSTM
 from hmrnn.baselines import HRNN, LSTM
 from hmrnn.config import TrainingConfig
 from hmrnn.sequence import COPY
-from hmrnn.training.guidance import FORCE, Guidance, Seen, excesses, imitation, targets
+from hmrnn.training.guidance import FORCE, HELD_BACK, HELD_BACK_BY, Guidance, Seen, excesses, imitation, targets
 
 
 def network(seed: int, copy_boundary: str = "hold", engine: str = "reference") -> HMLSTM:
@@ -134,21 +134,49 @@ def test_the_loss_is_there_only_while_detectors_are_guided():
     guidance = Guidance(TrainingConfig(target_rate=0.5, guided_updates=10, uncertainty_weight=2.0), network(0))
     x = torch.randn(4, 2, 5, dtype=torch.float64)
     felt = torch.rand(4, 2, 1)
-    with guidance.watching(1.0):
+    with guidance.watching(0, 1.0):
         out, _ = guidance.rnn(x)
     full = guidance.loss(lambda: felt, 1.0)
     seen = Seen(out, guidance.rnn.detector_sums(x, None, out))
     assert float(full.detach()) == pytest.approx(2 * float(imitation(guidance.rnn, seen, felt, [0.5, 0.125]).detach()))
-    with guidance.watching(0.2):
+    with guidance.watching(0, 0.2):
         guidance.rnn(x)
-    assert float(guidance.loss(lambda: felt, 0.2).detach()) == pytest.approx(float(full.detach()) / 5)
-    with guidance.watching(0.0):
+    assert float(guidance.loss(lambda: felt, 0.2).detach()) == float(full.detach()), "the learning rate falls, not it"
+    with guidance.watching(0, 0.0):
         guidance.rnn(x)
     assert guidance.loss(lambda: felt, 0.0) == 0
     steering = Guidance(TrainingConfig(target_rate=0.5, uncertainty_weight=0.0), network(0))
-    with steering.watching(1.0):
+    with steering.watching(0, 1.0):
         steering.rnn(x)
     assert steering.loss(lambda: felt, 1.0) == 0
+
+
+@pytest.mark.parametrize("engine", ["reference", "events", "native"])
+def test_while_it_tells_where_the_straight_through_gradient_is_held_back(engine):
+    """Whatever the engine, and boundaries are the same. Steering alone does not tell where."""
+    x = torch.randn(2, 30, 5, dtype=torch.float64)  # two steps: through a third, gradients would cross two boundaries
+
+    def boundaries_and_gradient(update, strength, uncertainty_weight):
+        rnn = network(4, engine=engine)
+        guidance = Guidance(TrainingConfig(uncertainty_weight=uncertainty_weight), rnn)
+        with torch.no_grad():
+            for layer in rnn.weights()[:-1]:
+                for weight in (layer.W_z, layer.U_z, layer.V_z):
+                    weight.mul_(0.05)  # so that every s_z lies in the window
+        with guidance.watching(update, strength):
+            out, _ = rnn(x)
+        assert rnn.slope == 1
+        out.h[1][-1].sum().backward()
+        return out.z.detach(), rnn.layers[1].W_z.grad
+
+    late = 2 * HELD_BACK_BY
+    z, free = boundaries_and_gradient(late, 0.0, 0.1)
+    assert free.norm() > 0
+    for update, strength, left in ((0, 1.0, 1.0), (HELD_BACK_BY // 4, 1.0, 0.75), (late, 0.2, HELD_BACK)):
+        same, held_back = boundaries_and_gradient(update, strength, 0.1)
+        assert torch.equal(same, z)
+        torch.testing.assert_close(held_back, left * free, rtol=1e-12, atol=1e-14)
+        assert torch.equal(boundaries_and_gradient(update, strength, 0.0)[1], free)
 
 
 def test_only_detectors_that_learn_are_steered():
@@ -156,7 +184,7 @@ def test_only_detectors_that_learn_are_steered():
     for rnn in (LSTM(5, [7, 6]), HRNN(5, [7, 6])):
         guidance = Guidance(config, rnn)
         assert guidance.strength(0, config.learning_rate) == 0
-        with guidance.watching(0.0):
+        with guidance.watching(0, 0.0):
             rnn(torch.randn(4, 2, 5), boundaries=torch.zeros(4, 2, 1) if isinstance(rnn, HRNN) else None)
         assert guidance.excess == []
     assert Guidance(TrainingConfig(guided_updates=0), network(0)).strength(0, config.learning_rate) == 0
@@ -177,11 +205,11 @@ def test_targets_of_many_layers():
 def test_it_looks_only_while_it_is_asked_to():
     guidance = Guidance(TrainingConfig(target_rate=0.5, guided_updates=10), network(0))
     x = torch.randn(4, 2, 5, dtype=torch.float64)
-    with guidance.watching(0.0):
+    with guidance.watching(0, 0.0):
         guidance.rnn(x)
     guidance.rnn(x)
     assert guidance.excess == [0.0, 0.0]
-    with guidance.watching(0.1):
+    with guidance.watching(0, 0.1):
         guidance.rnn(x)
     assert 0.0 not in guidance.excess
 

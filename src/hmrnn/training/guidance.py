@@ -18,6 +18,8 @@ FORCE = 0.4  # the share of the way to its target that a detector's bias is move
 SHARPNESS = 16.0  # of s_z as a log-odds: its weights lie in a small ball, and still it should be sure
 GROUP = 4  # segments of a layer in one of the layer above, as far as guidance goes
 RAREST = 0.01  # of the rates that detectors are guided to
+HELD_BACK = 0.01  # what is left of a slope that is held back: without any, z~ would be 1/2 whatever s_z is
+HELD_BACK_BY = 1000  # updates
 
 
 class Seen(NamedTuple):
@@ -28,15 +30,17 @@ class Seen(NamedTuple):
 
 
 class Guidance:
-    """Two things, which last as long as the learning rate and fall with it; or for `guided_updates`, of which the first
-    half in full, and then less and less.
+    """Two things, which last as long as the learning rate, or for `guided_updates`.
 
     Steering: the bias of each detector is moved towards the one with which it would have fired at its target rate.
     That bias is known exactly: a detector fires where s_z > 0, so it is the quantile of s_z that is to become 0. (The
-    rate itself does not tell: a detector that fires always may be just above 0 at its lowest, or far.)
+    rate itself does not tell: a detector that fires always may be just above 0 at its lowest, or far.) It does not go
+    through the optimiser, so its strength falls with the learning rate; or in the second half of `guided_updates`.
 
     Imitation, with `uncertainty_weight`: a loss by which detectors learn to fire where it is least certain what comes
-    next. It shapes the detectors alone: hidden states are constants to it.
+    next. It shapes the detectors alone: hidden states are constants to it. They learn to show detectors what these have
+    to see by the straight-through gradient, in the first updates. Later it disturbs what they have learnt, and is held
+    back by a smaller slope.
     """
 
     def __init__(self, config: TrainingConfig, rnn: Recurrent) -> None:
@@ -46,7 +50,7 @@ class Guidance:
         self.excess = [0.0] * len(self.targets)  # of each detector's bias, in the latest window
 
     def strength(self, update: int, learning_rate: float) -> float:
-        """Of the guidance in an update, 0 to 1."""
+        """Of steering in an update, 0 to 1. At 0 there is no guidance."""
         if not self.targets:
             return 0.0
         last = self.config.guided_updates
@@ -55,16 +59,19 @@ class Guidance:
         return min(1.0, 2 * (1 - update / last)) if update < last else 0.0
 
     @contextmanager
-    def watching(self, strength: float) -> Iterator[None]:
-        """Looks at what the network computes in the meantime, if detectors are guided at all."""
+    def watching(self, update: int, strength: float) -> Iterator[None]:
+        """Looks at what the network computes in the meantime, if detectors are guided at all, and sets its slope."""
         if strength == 0:
             yield
             return
-        handle = self.rnn.register_forward_hook(self._look)
+        handle, slope = self.rnn.register_forward_hook(self._look), self.rnn.slope
+        if self.config.uncertainty_weight > 0:
+            self.rnn.slope *= max(HELD_BACK, 1 - update / HELD_BACK_BY)
         try:
             yield
         finally:
             handle.remove()
+            self.rnn.slope = slope
 
     def _look(self, rnn: nn.Module, inputs: tuple[Any, ...], outputs: tuple[HMLSTMOutput, HMLSTMState]) -> None:
         assert isinstance(rnn, HMLSTM)
@@ -74,9 +81,9 @@ class Guidance:
 
     def loss(self, uncertainty: Callable[[], Tensor], strength: float) -> Tensor | float:
         """What detectors have to learn from how uncertain it was after each step what comes, (T, B, 1 or more)."""
-        weight = self.config.uncertainty_weight * strength
+        weight = self.config.uncertainty_weight
         seen, self.seen = self.seen, None
-        if weight == 0 or seen is None or not isinstance(self.rnn, HMLSTM):
+        if strength * weight == 0 or seen is None or not isinstance(self.rnn, HMLSTM):
             return 0.0
         return weight * imitation(self.rnn, seen, uncertainty(), self.targets)
 

@@ -105,7 +105,7 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         strength = self.guidance.strength(self.update, learning_rate)
-        with self.guidance.watching(strength):
+        with self.guidance.watching(self.update, strength):
             loss = self.task.loss(self.update, self.generator)
         self.optimizer.zero_grad()
         (loss.mean + self.guidance.loss(loss.uncertainty, strength)).backward()
