@@ -288,8 +288,8 @@ class TrainingConfig:
     uncertainty_weight: float = 0.1
     """and where it is least certain what comes next, by a loss with this weight,"""
     guided_updates: int | None = None
-    """in so many updates: the first half in full, then less and less. 0 leaves them alone, as the paper does. By
-    default guidance lasts as long as the learning rate, and falls with it."""
+    """for so many updates. 0 leaves them alone, as the paper does. By default guidance lasts as long as the learning
+    rate."""
     validate_every: float = 1.0
     """Epochs from one validation to the next."""
     epochs: float = 100.0
