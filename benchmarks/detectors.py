@@ -3,9 +3,10 @@
     python benchmarks/detectors.py --out runs/detectors      # everything: hours; it goes on where it stopped
     python benchmarks/detectors.py --out runs/detectors --variants paper recipe --corpora planted --seeds 0 1
 
-Small models, one for each variant, corpus and seed, as many at a time as there are cores. Writes table.md and
-figure.svg into --out, from all results that are there. A detector is alive if it fires on 2 to 90 % of the symbols; a
-model, if all its detectors do, and each fires less often than the one below.
+Small models, one for each variant, corpus and seed, as many at a time as there are cores. A folder is for one version
+of the library: models of another are not told apart. Writes table.md and figure.svg into --out, from all results that
+are there. A detector is alive if it fires on 2 to 90 % of the symbols; a model, if all its detectors do, and each fires
+less often than the one below.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def noise_until(update_limit: int) -> Callable[[Any, int], None]:
 
 
 def slope(value: float) -> Callable[[Any, int], None]:
-    """A constant slope: below 1 the window of the straight-through gradient is wider."""
+    """A constant slope: below 1 the window of the straight-through gradient is wider. For detectors left alone only."""
 
     def every_update(training: Any, update: int) -> None:
         training.task.model.rnn.slope = value  # after the schedule has set it

@@ -136,19 +136,19 @@ def test_the_loss_is_there_only_while_detectors_are_guided():
     felt = torch.rand(4, 2, 1)
     with guidance.watching(0, 1.0):
         out, _ = guidance.rnn(x)
-    full = guidance.loss(lambda: felt, 1.0)
+    full = guidance.loss(lambda: felt)
     seen = Seen(out, guidance.rnn.detector_sums(x, None, out))
     assert float(full.detach()) == pytest.approx(2 * float(imitation(guidance.rnn, seen, felt, [0.5, 0.125]).detach()))
     with guidance.watching(0, 0.2):
         guidance.rnn(x)
-    assert float(guidance.loss(lambda: felt, 0.2).detach()) == float(full.detach()), "the learning rate falls, not it"
+    assert float(guidance.loss(lambda: felt).detach()) == float(full.detach()), "the learning rate falls, not it"
     with guidance.watching(0, 0.0):
         guidance.rnn(x)
-    assert guidance.loss(lambda: felt, 0.0) == 0
+    assert guidance.loss(lambda: felt) == 0
     steering = Guidance(TrainingConfig(target_rate=0.5, uncertainty_weight=0.0), network(0))
     with steering.watching(0, 1.0):
         steering.rnn(x)
-    assert steering.loss(lambda: felt, 1.0) == 0
+    assert steering.loss(lambda: felt) == 0
 
 
 @pytest.mark.parametrize("engine", ["reference", "events", "native"])

@@ -160,18 +160,35 @@ def test_the_learning_rate_cools_down_to_0(text_file, tmp_path):
     assert rates == pytest.approx([0.01] * UPDATES + [0.01 * (1 - i / UPDATES) for i in range(UPDATES)])
 
 
-def test_guidance_falls_with_the_learning_rate(text_file, tmp_path, monkeypatch):
-    steered, imitated = [], []
+def test_steering_falls_with_the_learning_rate(text_file, tmp_path, monkeypatch):
+    steered = []
     monkeypatch.setattr(Guidance, "steer", lambda self, excess, strength: steered.append(strength))
-    monkeypatch.setattr(Guidance, "loss", lambda self, uncertainty, strength: imitated.append(strength) or 0.0)
     answers = iter([3.0, 3.1, 2.0])
     monkeypatch.setattr(TextTask, "validate", lambda self, show: next(answers))
     train_run(settings(text_file, epochs=3.0, cooldown=0.25, patience=1), tmp_path)
     rates = [record["learning_rate"] for record in metrics(tmp_path) if "bits" in record]
-    assert steered == imitated == pytest.approx([rate / 0.01 for rate in rates])
+    assert steered == pytest.approx([rate / 0.01 for rate in rates])
     assert steered[2 * UPDATES - 1] == 1
     assert steered[2 * UPDATES] == pytest.approx(1 / 50), "divided"
     assert 0 < steered[-1] < 1 / 50 / 2, "and cooled"
+
+
+def test_the_slope_in_force_falls_while_detectors_are_guided(text_file, tmp_path, monkeypatch):
+    """Over a resume, too; what is told and kept is the schedule's."""
+    monkeypatch.setattr("hmrnn.training.guidance.HELD_BACK_BY", 4)
+    own, in_force = TextTask.loss, []
+
+    def watched(self, update, generator):
+        in_force.append(self.model.rnn.slope)
+        return own(self, update, generator)
+
+    monkeypatch.setattr(TextTask, "loss", watched)
+    run = settings(text_file, epochs=3 / UPDATES, guided_updates=6, slope_per_epoch=0.5)
+    train_run(run, tmp_path)
+    longer = replace(run.training, epochs=(UPDATES + 1) / UPDATES)
+    train_run(replace(run, training=longer), tmp_path, resume=True)
+    assert in_force == [1.0, 0.75, 0.5, 0.25, 0.01, 0.01] + [1.0] * (UPDATES - 6) + [1.5]
+    assert [record["slope"] for record in metrics(tmp_path) if "bits" in record] == [1.0] * UPDATES + [1.5]
 
 
 def test_it_cools_down_by_the_clock_where_that_comes_first(text_file, monkeypatch):

@@ -286,10 +286,11 @@ class TrainingConfig:
     target_rate: float = 0.18
     """Detectors are guided: the first to fire at this share of the steps, each above a quarter as often,"""
     uncertainty_weight: float = 0.1
-    """and where it is least certain what comes next, by a loss with this weight,"""
+    """and where it is least certain what comes next, by a loss with this weight. Unless it is 0, the straight-through
+    gradient is held back meanwhile. Guidance lasts"""
     guided_updates: int | None = None
-    """for so many updates. 0 leaves them alone, as the paper does. By default guidance lasts as long as the learning
-    rate."""
+    """for so many updates; by default as long as the learning rate. Steering to the rate falls with that, or in the
+    second half of these updates. 0 leaves detectors alone, as the paper does."""
     validate_every: float = 1.0
     """Epochs from one validation to the next."""
     epochs: float = 100.0

@@ -19,7 +19,7 @@ SHARPNESS = 16.0  # of s_z as a log-odds: its weights lie in a small ball, and s
 GROUP = 4  # segments of a layer in one of the layer above, as far as guidance goes
 RAREST = 0.01  # of the rates that detectors are guided to
 HELD_BACK = 0.01  # what is left of a slope that is held back: without any, z~ would be 1/2 whatever s_z is
-HELD_BACK_BY = 1000  # updates
+HELD_BACK_BY = 1000  # updates, in which it falls to that in a line
 
 
 class Seen(NamedTuple):
@@ -30,7 +30,7 @@ class Seen(NamedTuple):
 
 
 class Guidance:
-    """Two things, which last as long as the learning rate, or for `guided_updates`.
+    """Three things, which last as long as the learning rate, or for `guided_updates`.
 
     Steering: the bias of each detector is moved towards the one with which it would have fired at its target rate.
     That bias is known exactly: a detector fires where s_z > 0, so it is the quantile of s_z that is to become 0. (The
@@ -38,9 +38,10 @@ class Guidance:
     through the optimiser, so its strength falls with the learning rate; or in the second half of `guided_updates`.
 
     Imitation, with `uncertainty_weight`: a loss by which detectors learn to fire where it is least certain what comes
-    next. It shapes the detectors alone: hidden states are constants to it. They learn to show detectors what these have
-    to see by the straight-through gradient, in the first updates. Later it disturbs what they have learnt, and is held
-    back by a smaller slope.
+    next. It shapes the detectors alone: hidden states are constants to it.
+
+    Holding back, along with imitation: of the straight-through gradient, more and more in the first updates. It is done
+    by a smaller slope, so what is left is felt at every s_z, and not only where |s_z| < 1.
     """
 
     def __init__(self, config: TrainingConfig, rnn: Recurrent) -> None:
@@ -79,11 +80,11 @@ class Guidance:
         self.seen = Seen(outputs[0], rnn.detector_sums(x, before, outputs[0]))
         self.excess = excesses(rnn, self.seen, self.targets)
 
-    def loss(self, uncertainty: Callable[[], Tensor], strength: float) -> Tensor | float:
+    def loss(self, uncertainty: Callable[[], Tensor]) -> Tensor | float:
         """What detectors have to learn from how uncertain it was after each step what comes, (T, B, 1 or more)."""
         weight = self.config.uncertainty_weight
         seen, self.seen = self.seen, None
-        if strength * weight == 0 or seen is None or not isinstance(self.rnn, HMLSTM):
+        if weight == 0 or seen is None or not isinstance(self.rnn, HMLSTM):
             return 0.0
         return weight * imitation(self.rnn, seen, uncertainty(), self.targets)
 

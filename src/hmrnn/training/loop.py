@@ -108,7 +108,7 @@ class Training:
         with self.guidance.watching(self.update, strength):
             loss = self.task.loss(self.update, self.generator)
         self.optimizer.zero_grad()
-        (loss.mean + self.guidance.loss(loss.uncertainty, strength)).backward()
+        (loss.mean + self.guidance.loss(loss.uncertainty)).backward()
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip))
         wishes = [stop == number for number in STOPPED]
         wishes += [self.over and self.processes.first, checkpoint and self.processes.first]
