@@ -3,10 +3,11 @@
     python benchmarks/detectors.py --out runs/detectors      # everything: hours; it goes on where it stopped
     python benchmarks/detectors.py --out runs/detectors --variants paper recipe --corpora planted --seeds 0 1
 
-Small models, one for each variant, corpus and seed, as many at a time as there are cores. A folder is for one version
-of the library: models of another are not told apart. Writes table.md and figure.svg into --out, from all results that
-are there. A detector is alive if it fires on 2 to 90 % of the symbols; a model, if all its detectors do, and each fires
-less often than the one below.
+Small models, one for each variant, corpus and seed, as many at a time as there are cores. What came of each is a line
+of detectors.jsonl beside this file (--results names another), and is not measured again: whoever changes how the
+library trains a variant deletes its lines. Models, and table.md and figure.svg of all results so far, go into --out. A
+detector is alive if it fires on 2 to 90 % of the symbols; a model, if all its detectors do, and each fires less often
+than the one below.
 """
 
 from __future__ import annotations
@@ -17,156 +18,22 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from detector_variants import VARIANTS, Variant
+
+from hmrnn.files import write_atomically
 
 ALIVE = (0.02, 0.90)
 SCORED = 50_000  # symbols of the test part
 CORPORA = ("planted", "ptb", "builtin")
 SYMBOLS = 2_000_000  # read in training
-NOTE, RESULT = "settings.json", "result.json"  # of each model
-
-
-@dataclass(frozen=True)
-class Variant:
-    """What is other than the library's defaults."""
-
-    model: Mapping[str, Any] = field(default_factory=dict)
-    training: Mapping[str, Any] = field(default_factory=dict)
-    start: Callable[[Any], None] | None = None  # changes a model before its first update
-    every_update: Callable[[Any, int], None] | None = None  # before an update: the training, and its number
-    loss: Callable[..., Any] | None = None  # in place of the task's: the task, its own loss, the update, the generator
-
-
-# What the library has no setting for
-
-
-def forget_bias(training: Any) -> None:
-    """The biases of the gates lie one after the other: forget first."""
-    for layer, size in zip(training.task.model.rnn.layers, training.task.model.rnn.hidden_sizes, strict=True):
-        layer.b.data[:size] = 1.0
-
-
-def orthogonal(training: Any) -> None:
-    import torch
-
-    for layer in training.task.model.rnn.layers:
-        for block in layer.U.data.chunk(4, dim=0 if layer.U.shape[0] > layer.U.shape[1] else 1):
-            block.copy_(torch.nn.init.orthogonal_(torch.empty_like(block)))
-
-
-def bias_in_ball(radius: float) -> Callable[[Any], None]:
-    """The norm ball, with the detector's bias in it."""
-
-    def start(training: Any) -> None:
-        import torch
-
-        rnn = training.task.model.rnn
-
-        @torch.no_grad()
-        def constrain(_: float | None) -> None:
-            for layer in rnn.weights():
-                if layer.W_z is not None:
-                    blocks = [layer.W_z, layer.U_z, layer.V_z, layer.b_z.view(1)]
-                    norm = torch.cat(blocks).norm()
-                    for block in blocks:
-                        block.mul_((radius / norm.clamp_min(1e-12)).clamp_max(1.0))
-
-        rnn.constrain_detectors = constrain
-
-    return start
-
-
-def sampled_until(update_limit: int) -> Callable[[Any, int], None]:
-    def every_update(training: Any, update: int) -> None:
-        training.task.model.rnn.boundary = "sample" if update < update_limit else "step"
-
-    return every_update
-
-
-def noise_until(update_limit: int) -> Callable[[Any, int], None]:
-    """Noise on s_z that fades, of deviation .5 at first: added to the bias, another for each update."""
-
-    def noise(update: int, detectors: int) -> Any:
-        import torch
-
-        fading = max(0.0, 1 - update / update_limit) if update >= 0 else 0.0
-        return 0.5 * fading * torch.randn(detectors, generator=torch.Generator().manual_seed(update + 1))
-
-    def every_update(training: Any, update: int) -> None:
-        rnn = training.task.model.rnn
-        detectors = rnn.num_layers - 1
-        rnn.shift_detectors((noise(update, detectors) - noise(update - 1, detectors)).tolist())
-
-    return every_update
-
-
-def slope(value: float) -> Callable[[Any, int], None]:
-    """A constant slope: below 1 the window of the straight-through gradient is wider. For detectors left alone only."""
-
-    def every_update(training: Any, update: int) -> None:
-        training.task.model.rnn.slope = value  # after the schedule has set it
-
-    return every_update
-
-
-def rate_prior(weight: float, until: int) -> Callable[..., Any]:
-    """A loss on the firing rates, which fades."""
-
-    def loss(task: Any, own: Callable[..., Any], update: int, generator: Any) -> Any:
-        import torch
-
-        from hmrnn.training.guidance import targets
-
-        fading = max(0.0, 1 - update / until)
-        if fading == 0:
-            return own(update, generator)
-        seen: list[Any] = []
-        handle = task.model.rnn.register_forward_hook(lambda rnn, given, made: seen.append(made[0].z))
-        answer = own(update, generator)
-        handle.remove()
-        rates = seen[0].mean((0, 1))
-        wanted = torch.tensor(targets(0.18, len(rates)))
-        return replace(answer, mean=answer.mean + weight * fading * (rates - wanted).square().sum())
-
-    return loss
-
-
-UNTIL = 200  # updates of 625 in which detectors get help, if not throughout: the learning rate falls from 312 on
-PAPER = {"guided_updates": 0}
-STEERED = {"uncertainty_weight": 0.0}
-RECOMPUTE = {"copy_boundary": "recompute"}
-VARIANTS: Mapping[str, Variant] = {
-    "lstm": Variant({"model": "lstm"}),
-    # The recipe: the library's defaults, and what each part of it does
-    "recipe": Variant(),
-    "recipe, let go": Variant(training={"guided_updates": UNTIL}),
-    "recipe, recompute": Variant(RECOMPUTE),
-    "steered": Variant(training=STEERED),
-    "steered, let go": Variant(training={**STEERED, "guided_updates": UNTIL}),
-    # The paper's training, without guidance, and what else could help it
-    "paper": Variant(training=PAPER),
-    "recompute": Variant(RECOMPUTE, PAPER),
-    "no ball": Variant(training={**PAPER, "detector_radius": 1e9}),
-    "ball 1.94": Variant(training={**PAPER, "detector_radius": 1.94}),
-    "ball 0.6": Variant(training={**PAPER, "detector_radius": 0.6}),
-    "ball with bias": Variant(training=PAPER, start=bias_in_ball(1.0)),
-    "bias -1": Variant({"boundary_bias": -1.0}, PAPER),
-    "bias +1": Variant({"boundary_bias": 1.0}, PAPER),
-    "forget 1": Variant(training=PAPER, start=forget_bias),
-    "orthogonal": Variant(training=PAPER, start=orthogonal),
-    "sampled": Variant({"boundary": "sample"}, PAPER),
-    "sampled first": Variant(training=PAPER, every_update=sampled_until(UNTIL)),
-    "noise": Variant(training=PAPER, every_update=noise_until(UNTIL)),
-    "wide window": Variant(training=PAPER, every_update=slope(0.5)),
-    "steep": Variant(training={**PAPER, "slope_per_epoch": 1.0}),
-    "rate prior": Variant(training=PAPER, loss=rate_prior(10.0, UNTIL)),
-    # Adam does not see the scale of a loss, the clipping does: summed over 100 steps and clipped at 1 is this.
-    "summed loss": Variant(training={**PAPER, "gradient_clip": 0.01}),
-}
+RESULTS = Path(__file__).with_suffix(".jsonl")
+Model = tuple[str, str, int]  # corpus, variant, seed
 
 
 # One model
@@ -186,22 +53,35 @@ def settings(variant: Variant, corpus: str, seed: int, symbols: int) -> tuple[An
     return run, updates
 
 
-def train(name: str, corpus: str, seed: int, symbols: int, out: Path, data_dir: Path | None) -> None:
-    """Trains one model, or goes on with it, and writes what came of it."""
+def settings_told(model: Model, symbols: int) -> dict[str, Any]:
+    """What a result names of how its model was trained: all that is other than the library's defaults."""
+    corpus, name, seed = model
+    run, updates = settings(VARIANTS[name], corpus, seed, symbols)
+    told = {"updates": updates}
+    for part in (run.model, run.training):
+        own = {f.name: getattr(part, f.name) for f in fields(part) if f.name != "seed"}
+        told |= {setting: value for setting, value in own.items() if value != getattr(type(part)(), setting)}
+    return dict(json.loads(json.dumps(told)))
+
+
+def train(model: Model, symbols: int, out: Path, data_dir: Path | None) -> dict[str, Any]:
+    """Trains one model, or goes on with it, and tells what came of it."""
     import torch
 
     from hmrnn.data.corpora import load_text
-    from hmrnn.training.checkpoint import RESUMABLE, SavedRun, load_progress
+    from hmrnn.training.checkpoint import RESUMABLE, SavedRun, load_progress, load_run
     from hmrnn.training.distributed import Processes
     from hmrnn.training.run import carry_out, prepare
 
     torch.set_num_threads(1)
+    corpus, name, seed = model
     variant = VARIANTS[name]
     run, updates = settings(variant, corpus, seed, symbols)
     data = load_text(run.data, data_dir)
     per_epoch = prepare(SavedRun(run, data.fingerprint, None), data, "auto", Processes()).task.updates_per_epoch
     run = replace(run, training=replace(run.training, epochs=updates / per_epoch))
     training = prepare(SavedRun(run, data.fingerprint, data_dir), data, "auto", Processes())
+    training.task.valid = training.task.valid[:1000]  # at the end, and nobody looks at it
     if variant.start is not None:
         variant.start(training)
     own = training.task.loss
@@ -213,12 +93,13 @@ def train(name: str, corpus: str, seed: int, symbols: int, out: Path, data_dir: 
 
     training.task.loss = loss
     out.mkdir(parents=True, exist_ok=True)
-    (out / NOTE).write_text(noted(name, corpus, seed, symbols))
     progress = load_progress(out) if (out / RESUMABLE).exists() else None
+    if progress is not None and load_run(out).config != run:
+        sys.exit(f"{out}: this model was begun with other settings; choose another --out")
     outcome = carry_out(training, progress, out, tensorboard=False)
     if outcome.update < updates:
         sys.exit(f"{out}: {outcome.ended}, after update {outcome.update} of {updates}")
-    (out / RESULT).write_text(json.dumps(measured(training.task.model, run, data, corpus)))
+    return measured(training.task.model, run, data, corpus)
 
 
 def measured(model: Any, run: Any, data: Any, corpus: str) -> dict[str, Any]:
@@ -263,32 +144,34 @@ def alive(rates: list[float]) -> bool:
 # All of them
 
 
-def noted(name: str, corpus: str, seed: int, symbols: int) -> str:
-    """What is written beside a model: what it is trained with."""
-    run, updates = settings(VARIANTS[name], corpus, seed, symbols)
-    return json.dumps({"updates": updates, **asdict(run)}, indent=1)
+class Results:
+    """A file with a line for each model. Those that were trained with other settings stay there, and do not count."""
 
+    def __init__(self, path: Path, symbols: int) -> None:
+        self.path, self.symbols = path, symbols
+        self.models: dict[Model, dict[str, Any]] = {}
+        for line in path.read_text().splitlines() if path.exists() else []:
+            told = json.loads(line)
+            model = (told["corpus"], told["variant"], told["seed"])
+            if model[1] in VARIANTS and told["settings"] == settings_told(model, symbols):
+                self.models[model] = told["result"]
 
-def check_trained(out: Path, symbols: int) -> None:
-    """Refuses a folder with a model that was trained with other settings than it would be now."""
-    for model in out.glob("*/*/*/model.safetensors"):
-        folder = model.parent
-        corpus, name, seed = folder.parts[-3:]
-        note = folder / NOTE
-        known = corpus in CORPORA and name in VARIANTS
-        if not known or not note.exists() or note.read_text() != noted(name, corpus, int(seed), symbols):
-            sys.exit(f"{folder}: this model was trained with other settings; choose another --out")
+    def add(self, model: Model, result: dict[str, Any]) -> None:
+        self.models[model] = result
+        corpus, name, seed = model
+        told = {"corpus": corpus, "variant": name, "seed": seed, "result": result}
+        line = json.dumps({**told, "settings": settings_told(model, self.symbols)})
+        write_atomically(self.path, (self.path.read_text() if self.path.exists() else "") + line + "\n")
 
-
-def results(out: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """By corpus and variant, what came of each seed."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for corpus in CORPORA:
-        for name in VARIANTS:
-            paths = sorted((out / corpus / name).glob(f"*/{RESULT}"))
-            if paths:
-                found[corpus, name] = [json.loads(path.read_text()) for path in paths]
-    return found
+    def by_variant(self) -> dict[tuple[str, str], list[dict[str, Any]]]:
+        """By corpus and variant, what came of each seed."""
+        found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for corpus in CORPORA:
+            for name in VARIANTS:
+                own = [result for model, result in self.models.items() if model[:2] == (corpus, name)]
+                if own:
+                    found[corpus, name] = own
+        return found
 
 
 def table(found: Mapping[tuple[str, str], list[dict[str, Any]]]) -> str:
@@ -325,8 +208,9 @@ def figure(found: Mapping[tuple[str, str], list[dict[str, Any]]], path: Path) ->
     from hmrnn.show.figures import COLOURS
 
     names = [name for name in VARIANTS if any(key[1] == name and "rates" in own[0] for key, own in found.items())]
-    drawn = Figure(figsize=(4.5 * len(CORPORA), 0.3 * len(names) + 1.6), layout="constrained")
-    for axes, corpus in zip(drawn.subplots(1, len(CORPORA), sharey=True), CORPORA, strict=True):
+    corpora = [corpus for corpus in CORPORA if any(key[0] == corpus for key in found)]
+    drawn = Figure(figsize=(4.5 * len(corpora), 0.3 * len(names) + 1.6), layout="constrained")
+    for axes, corpus in zip(drawn.subplots(1, len(corpora), sharey=True, squeeze=False)[0], corpora, strict=True):
         for y, name in enumerate(names):
             for r in found.get((corpus, name), []):
                 colour = COLOURS[0] if alive(r["rates"]) else "none"
@@ -347,30 +231,32 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
     parser.add_argument("--symbols", type=int, default=SYMBOLS)
     parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # a model in a process of its own
     asked = parser.parse_args()
     if asked.one:
         (corpus,), (name,), (seed,) = asked.corpora, asked.variants, asked.seeds
-        train(name, corpus, seed, asked.symbols, asked.out / corpus / name / str(seed), asked.data_dir)
+        folder = asked.out / corpus / name / str(seed)
+        print(json.dumps(train((corpus, name, seed), asked.symbols, folder, asked.data_dir)))
         return
+    asked.out.mkdir(parents=True, exist_ok=True)
+    results = Results(asked.results, asked.symbols)
     jobs = [(c, v, s) for v in asked.variants for c in asked.corpora for s in asked.seeds]
-    check_trained(asked.out, asked.symbols)
-    waiting = [(c, v, s) for c, v, s in jobs if not (asked.out / c / v / str(s) / RESULT).exists()]
-    failed = run_all(waiting, asked)
-    found = results(asked.out)
+    failed = run_all([job for job in jobs if job not in results.models], results, asked)
+    found = results.by_variant()
     (asked.out / "table.md").write_text(table(found))
     figure(found, asked.out / "figure.svg")
     print(table(found))
     sys.exit(f"{failed} models failed" if failed else 0)
 
 
-def run_all(jobs: list[tuple[str, str, int]], asked: argparse.Namespace) -> int:
+def run_all(jobs: list[Model], results: Results, asked: argparse.Namespace) -> int:
     """As many at a time as there are cores: models of this size gain little from more threads. How many failed."""
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor, as_completed
 
     from tqdm import tqdm
 
-    def one(job: tuple[str, str, int]) -> bool:
+    def one(job: Model) -> tuple[Model, dict[str, Any] | None]:
         corpus, name, seed = job
         command = [sys.executable, __file__, "--one", "--out", asked.out, "--symbols", asked.symbols]
         command += ["--corpora", corpus, "--variants", name, "--seeds", seed]
@@ -379,10 +265,18 @@ def run_all(jobs: list[tuple[str, str, int]], asked: argparse.Namespace) -> int:
         done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment, check=False)
         if done.returncode:
             print(f"{job}: {done.stderr[-2000:]}", file=sys.stderr)
-        return done.returncode != 0
+            return job, None
+        return job, json.loads(done.stdout.splitlines()[-1])
 
+    failed = 0
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return sum(tqdm(pool.map(one, jobs), total=len(jobs), unit="model", disable=not sys.stderr.isatty()))
+        made = as_completed([pool.submit(one, job) for job in jobs])
+        for answer in tqdm(made, total=len(jobs), unit="model", disable=not sys.stderr.isatty()):
+            job, result = answer.result()
+            failed += result is None
+            if result is not None:
+                results.add(job, result)
+    return failed
 
 
 if __name__ == "__main__":
