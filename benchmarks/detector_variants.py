@@ -6,6 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
+from hmrnn.training.guidance import targets
+from hmrnn.training.loop import Training
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -13,34 +18,31 @@ class Variant:
 
     model: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
-    start: Callable[[Any], None] | None = None  # changes a model before its first update
-    every_update: Callable[[Any, int], None] | None = None  # before an update: the training, and its number
+    start: Callable[[Training], None] | None = None  # changes a model before its first update
+    every_update: Callable[[Training, int], None] | None = None  # before an update: the training, and its number
     loss: Callable[..., Any] | None = None  # in place of the task's: the task, its own loss, the update, the generator
 
 
 # What the library has no setting for
 
 
-def forget_bias(training: Any) -> None:
+def forget_bias(training: Training) -> None:
     """The biases of the gates lie one after the other: forget first."""
     for layer, size in zip(training.task.model.rnn.layers, training.task.model.rnn.hidden_sizes, strict=True):
         layer.b.data[:size] = 1.0
 
 
-def orthogonal(training: Any) -> None:
-    import torch
-
+def orthogonal(training: Training) -> None:
+    generator = torch.Generator().manual_seed(training.config.seed)
     for layer in training.task.model.rnn.layers:
-        for block in layer.U.data.chunk(4, dim=0 if layer.U.shape[0] > layer.U.shape[1] else 1):
-            block.copy_(torch.nn.init.orthogonal_(torch.empty_like(block)))
+        for block in layer.U.data.chunk(4):
+            torch.nn.init.orthogonal_(block, generator=generator)
 
 
-def bias_in_ball(radius: float) -> Callable[[Any], None]:
+def bias_in_ball(radius: float) -> Callable[[Training], None]:
     """The norm ball, with the detector's bias in it."""
 
-    def start(training: Any) -> None:
-        import torch
-
+    def start(training: Training) -> None:
         rnn = training.task.model.rnn
 
         @torch.no_grad()
@@ -57,44 +59,42 @@ def bias_in_ball(radius: float) -> Callable[[Any], None]:
     return start
 
 
-def sampled_until(update_limit: int) -> Callable[[Any, int], None]:
-    def every_update(training: Any, update: int) -> None:
+def sampled_until(update_limit: int) -> Callable[[Training, int], None]:
+    def every_update(training: Training, update: int) -> None:
         training.task.model.rnn.boundary = "sample" if update < update_limit else "step"
 
     return every_update
 
 
-def noise_until(update_limit: int) -> Callable[[Any, int], None]:
+def noise_until(update_limit: int) -> Callable[[Training, int], None]:
     """Noise on s_z that fades, of deviation .5 at first: added to the bias, another for each update."""
 
-    def noise(update: int, detectors: int) -> Any:
-        import torch
-
+    def noise(training: Training, update: int) -> torch.Tensor:
         fading = max(0.0, 1 - update / update_limit) if update >= 0 else 0.0
-        return 0.5 * fading * torch.randn(detectors, generator=torch.Generator().manual_seed(update + 1))
+        generator = torch.Generator().manual_seed(1_000_003 * training.config.seed + update + 1)
+        return 0.5 * fading * torch.randn(training.task.model.rnn.num_layers - 1, generator=generator)
 
-    def every_update(training: Any, update: int) -> None:
-        rnn = training.task.model.rnn
-        detectors = rnn.num_layers - 1
-        rnn.shift_detectors((noise(update, detectors) - noise(update - 1, detectors)).tolist())
+    def every_update(training: Training, update: int) -> None:
+        shift = noise(training, update) - noise(training, update - 1)
+        training.task.model.rnn.shift_detectors(shift.tolist())
 
     return every_update
 
 
-def slope(value: float) -> Callable[[Any, int], None]:
+def slope(value: float) -> Callable[[Training, int], None]:
     """A constant slope: below 1 the window of the straight-through gradient is wider."""
 
-    def every_update(training: Any, update: int) -> None:
+    def every_update(training: Training, update: int) -> None:
         training.task.model.rnn.slope = value  # after the schedule, and guidance, have set it
 
     return every_update
 
 
-def rising_slope(last: float) -> Callable[[Any, int], None]:
+def rising_slope(last: float) -> Callable[[Training, int], None]:
     """From 1, update by update: the library's schedule goes by epochs, and some of these runs have less than one. It
-    turns boundaries that are sampled into those of a step."""
+    brings boundaries that are sampled closer to those of a step."""
 
-    def every_update(training: Any, update: int) -> None:
+    def every_update(training: Training, update: int) -> None:
         training.task.model.rnn.slope = 1 + (last - 1) * update / training.last_update
 
     return every_update
@@ -104,10 +104,6 @@ def rate_prior(weight: float, until: int) -> Callable[..., Any]:
     """A loss on the firing rates, which fades."""
 
     def loss(task: Any, own: Callable[..., Any], update: int, generator: Any) -> Any:
-        import torch
-
-        from hmrnn.training.guidance import targets
-
         fading = max(0.0, 1 - update / until)
         if fading == 0:
             return own(update, generator)

@@ -4,10 +4,10 @@
     python benchmarks/detectors.py --out runs/detectors --variants paper recipe --corpora planted --seeds 0 1
 
 Small models, one for each variant, corpus and seed, as many at a time as there are cores. What came of each is a line
-of detectors.jsonl beside this file (--results names another), and is not measured again: whoever changes how the
-library trains a variant deletes its lines. Models, and table.md and figure.svg of all results so far, go into --out. A
-detector is alive if it fires on 2 to 90 % of the symbols; a model, if all its detectors do, and each fires less often
-than the one below.
+of detectors.jsonl beside this file (--results names another), and is not measured again: whoever changes how a variant
+is trained, here or in the library, deletes its lines. Models in the making, and table.md and figure.svg of all results
+so far, are in --out. A detector is alive if it fires on 2 to 90 % of the symbols; a model, if all its detectors do, and
+each fires less often than the one below.
 """
 
 from __future__ import annotations
@@ -15,18 +15,37 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from detector_variants import VARIANTS, Variant
+from matplotlib.figure import Figure
+from tqdm import tqdm
 
+from hmrnn.config import PlantedConfig, TextDataConfig, TextModelConfig, TextRunConfig, TrainingConfig
+from hmrnn.data.corpora import load_text
+from hmrnn.data.planted import planted
+from hmrnn.data.store import TextData
+from hmrnn.evaluation import bits_per_character
 from hmrnn.files import write_atomically
+from hmrnn.models import TextModel
+from hmrnn.reading import AT_ONCE
+from hmrnn.show.figures import COLOURS
+from hmrnn.structure.operations import follow, updates
+from hmrnn.structure.scores import at_separators, from_planted, scores_of
+from hmrnn.training.checkpoint import RESUMABLE, SavedRun, load_progress, load_run, locked
+from hmrnn.training.distributed import Processes
+from hmrnn.training.run import carry_out, prepare
 
 ALIVE = (0.02, 0.90)
 SCORED = 50_000  # symbols of the test part
@@ -39,10 +58,8 @@ Model = tuple[str, str, int]  # corpus, variant, seed
 # One model
 
 
-def settings(variant: Variant, corpus: str, seed: int, symbols: int) -> tuple[Any, int]:
+def settings(variant: Variant, corpus: str, seed: int, symbols: int) -> tuple[TextRunConfig, int]:
     """Of a run, and its updates."""
-    from hmrnn.config import PlantedConfig, TextDataConfig, TextModelConfig, TextRunConfig, TrainingConfig
-
     data = TextDataConfig(corpus, planted=PlantedConfig(symbols=1_000_000))
     model = TextModelConfig(hidden_sizes=(128,) * 3, output_size=128)
     training = TrainingConfig(
@@ -54,25 +71,18 @@ def settings(variant: Variant, corpus: str, seed: int, symbols: int) -> tuple[An
 
 
 def settings_told(model: Model, symbols: int) -> dict[str, Any]:
-    """What a result names of how its model was trained: all that is other than the library's defaults."""
+    """What a result names of how its model was trained: the settings that are other than the library's defaults."""
     corpus, name, seed = model
     run, updates = settings(VARIANTS[name], corpus, seed, symbols)
     told = {"updates": updates}
     for part in (run.model, run.training):
-        own = {f.name: getattr(part, f.name) for f in fields(part) if f.name != "seed"}
+        own = {f.name: getattr(part, f.name) for f in fields(part) if f.name not in ("seed", "epochs")}
         told |= {setting: value for setting, value in own.items() if value != getattr(type(part)(), setting)}
     return dict(json.loads(json.dumps(told)))
 
 
 def train(model: Model, symbols: int, out: Path, data_dir: Path | None) -> dict[str, Any]:
     """Trains one model, or goes on with it, and tells what came of it."""
-    import torch
-
-    from hmrnn.data.corpora import load_text
-    from hmrnn.training.checkpoint import RESUMABLE, SavedRun, load_progress, load_run
-    from hmrnn.training.distributed import Processes
-    from hmrnn.training.run import carry_out, prepare
-
     torch.set_num_threads(1)
     corpus, name, seed = model
     variant = VARIANTS[name]
@@ -99,20 +109,13 @@ def train(model: Model, symbols: int, out: Path, data_dir: Path | None) -> dict[
     outcome = carry_out(training, progress, out, tensorboard=False)
     if outcome.update < updates:
         sys.exit(f"{out}: {outcome.ended}, after update {outcome.update} of {updates}")
+    if variant.every_update is not None:
+        variant.every_update(training, updates - 1)  # if there was none to make any more
     return measured(training.task.model, run, data, corpus)
 
 
-def measured(model: Any, run: Any, data: Any, corpus: str) -> dict[str, Any]:
+def measured(model: TextModel, run: TextRunConfig, data: TextData, corpus: str) -> dict[str, Any]:
     """Bits per character of the test part, firing rates, and the F1 of each layer by the convention that fits best."""
-    import numpy as np
-    import torch
-
-    from hmrnn.data.planted import planted
-    from hmrnn.evaluation import bits_per_character
-    from hmrnn.reading import AT_ONCE
-    from hmrnn.structure.operations import follow, updates
-    from hmrnn.structure.scores import at_separators, from_planted, scores_of
-
     test = data.split("test")
     answer: dict[str, Any] = {"bits": bits_per_character(model, test, 64)}
     if run.model.model != "hm-lstm":
@@ -203,10 +206,6 @@ def table(found: Mapping[tuple[str, str], list[dict[str, Any]]]) -> str:
 
 def figure(found: Mapping[tuple[str, str], list[dict[str, Any]]], path: Path) -> None:
     """F1 of the first layer, a row for each variant and a point for each seed; hollow where a detector is dead."""
-    from matplotlib.figure import Figure
-
-    from hmrnn.show.figures import COLOURS
-
     names = [name for name in VARIANTS if any(key[1] == name and "rates" in own[0] for key, own in found.items())]
     corpora = [corpus for corpus in CORPORA if any(key[0] == corpus for key in found)]
     drawn = Figure(figsize=(4.5 * len(corpora), 0.3 * len(names) + 1.6), layout="constrained")
@@ -236,25 +235,28 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.one:
         (corpus,), (name,), (seed,) = asked.corpora, asked.variants, asked.seeds
-        folder = asked.out / corpus / name / str(seed)
-        print(json.dumps(train((corpus, name, seed), asked.symbols, folder, asked.data_dir)))
+        model = (corpus, name, seed)
+        print(json.dumps(train(model, asked.symbols, folder(asked.out, model), asked.data_dir)))
         return
-    asked.out.mkdir(parents=True, exist_ok=True)
     results = Results(asked.results, asked.symbols)
     jobs = [(c, v, s) for v in asked.variants for c in asked.corpora for s in asked.seeds]
-    failed = run_all([job for job in jobs if job not in results.models], results, asked)
+    with locked(asked.out):
+        failed = run_all([job for job in jobs if job not in results.models], results, asked)
     found = results.by_variant()
-    (asked.out / "table.md").write_text(table(found))
-    figure(found, asked.out / "figure.svg")
-    print(table(found))
+    if found:
+        (asked.out / "table.md").write_text(table(found))
+        figure(found, asked.out / "figure.svg")
+        print(table(found))
     sys.exit(f"{failed} models failed" if failed else 0)
+
+
+def folder(out: Path, model: Model) -> Path:
+    """Where it is trained."""
+    return out.joinpath(*map(str, model))
 
 
 def run_all(jobs: list[Model], results: Results, asked: argparse.Namespace) -> int:
     """As many at a time as there are cores: models of this size gain little from more threads. How many failed."""
-    from concurrent.futures import ThreadPoolExecutor, as_completed
-
-    from tqdm import tqdm
 
     def one(job: Model) -> tuple[Model, dict[str, Any] | None]:
         corpus, name, seed = job
@@ -269,13 +271,17 @@ def run_all(jobs: list[Model], results: Results, asked: argparse.Namespace) -> i
         return job, json.loads(done.stdout.splitlines()[-1])
 
     failed = 0
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    try:
         made = as_completed([pool.submit(one, job) for job in jobs])
         for answer in tqdm(made, total=len(jobs), unit="model", disable=not sys.stderr.isatty()):
             job, result = answer.result()
             failed += result is None
             if result is not None:
                 results.add(job, result)
+                shutil.rmtree(folder(asked.out, job))
+    finally:
+        pool.shutdown(cancel_futures=True)
     return failed
 
 

@@ -189,6 +189,7 @@ def test_the_slope_in_force_falls_while_detectors_are_guided(text_file, tmp_path
     train_run(replace(run, training=longer), tmp_path, resume=True)
     assert in_force == [1.0, 0.75, 0.5, 0.25, 0.01, 0.01] + [1.0] * (UPDATES - 6) + [1.5]
     assert [record["slope"] for record in metrics(tmp_path) if "bits" in record] == [1.0] * UPDATES + [1.5]
+    assert TextModel.from_pretrained(tmp_path).rnn.slope == 1.5
 
 
 def test_it_cools_down_by_the_clock_where_that_comes_first(text_file, monkeypatch):
