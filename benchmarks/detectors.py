@@ -217,6 +217,7 @@ def figure(found: Mapping[tuple[str, str], list[dict[str, Any]]], path: Path) ->
                 axes.plot(r["layer 1"]["random"], y, marker="|", color="#888888")
         axes.set_title(f"{corpus}: F1 of layer 1 (filled: alive; |: random)", fontsize=8)
         axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)  # from the top down, as in the table
         axes.set_xlim(0, 1)
         axes.grid(alpha=0.3)
     drawn.savefig(path)
