@@ -19,7 +19,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import fields, replace
 from itertools import pairwise
@@ -205,22 +205,35 @@ def table(found: Mapping[tuple[str, str], list[dict[str, Any]]]) -> str:
 
 
 def figure(found: Mapping[tuple[str, str], list[dict[str, Any]]], path: Path) -> None:
-    """F1 of the first layer, a row for each variant and a point for each seed; hollow where a detector is dead."""
-    names = [name for name in VARIANTS if any(key[1] == name and "rates" in own[0] for key, own in found.items())]
+    """F1 of the first layer, rates and bits: a row for each variant, a point for each seed."""
+    names = [name for name in VARIANTS if any(key[1] == name for key in found)]
     corpora = [corpus for corpus in CORPORA if any(key[0] == corpus for key in found)]
-    drawn = Figure(figsize=(4.5 * len(corpora), 0.3 * len(names) + 1.6), layout="constrained")
-    for axes, corpus in zip(drawn.subplots(1, len(corpora), sharey=True, squeeze=False)[0], corpora, strict=True):
-        for y, name in enumerate(names):
-            for r in found.get((corpus, name), []):
-                colour = COLOURS[0] if alive(r["rates"]) else "none"
-                axes.plot(r["layer 1"]["f1"], y, marker="o", color=COLOURS[0], markerfacecolor=colour)
-                axes.plot(r["layer 1"]["random"], y, marker="|", color="#888888")
-        axes.set_title(f"{corpus}: F1 of layer 1 (filled: alive; |: random)", fontsize=8)
-        axes.set_yticks(range(len(names)), names)
-        axes.set_ylim(len(names) - 0.5, -0.5)  # from the top down, as in the table
-        axes.set_xlim(0, 1)
-        axes.grid(alpha=0.3)
+    drawn = Figure(figsize=(12, len(corpora) * (0.21 * len(names) + 0.7)), layout="constrained")
+    for panels, corpus in zip(drawn.subplots(len(corpora), 3, sharey=True, squeeze=False), corpora, strict=True):
+        f1, rates, bits = panels
+        models = [(y, r) for y, name in enumerate(names) for r in found.get((corpus, name), [])]
+        detect = [(y, r) for y, r in models if "rates" in r]
+        f1.scatter([r["layer 1"]["random"] for _, r in detect], [y for y, _ in detect], marker="|", color="#888888")
+        dots(f1, detect, COLOURS[0], lambda r: r["layer 1"]["f1"])
+        dots(rates, detect, COLOURS[1], lambda r: r["rates"][1])
+        dots(rates, detect, COLOURS[0], lambda r: r["rates"][0])
+        dots(bits, models, "#000000", lambda r: r["bits"])
+        f1.set_title(f"{corpus}: F1 of layer 1 (hollow: not alive; |: random)", fontsize=9)
+        rates.set_title(f"{corpus}: rates of layers 1 (blue) and 2", fontsize=9)
+        bits.set_title(f"{corpus}: bits per character", fontsize=9)
+        f1.set_yticks(range(len(names)), names)
+        f1.set_ylim(len(names) - 0.5, -0.5)  # from the top down, as in the table
+        for axes in panels:
+            axes.grid(alpha=0.3)
+        for axes in (f1, rates):
+            axes.set_xlim(-0.03, 1.03)
     drawn.savefig(path)
+
+
+def dots(axes: Any, models: list[tuple[int, dict[str, Any]]], colour: str, value: Callable[[Any], float]) -> None:
+    """A point for each model in its row, hollow where it is not alive. One without detectors can't die."""
+    faces = [colour if alive(r.get("rates", [])) else "none" for _, r in models]
+    axes.scatter([value(r) for _, r in models], [y for y, _ in models], 25, facecolors=faces, edgecolors=colour)
 
 
 def main() -> None:
