@@ -18,9 +18,9 @@ import torch
 from commands import run, run_process
 
 from hmrnn import TextModel
-from hmrnn.config import TEXT_PRESETS
 from hmrnn.data.corpora import builtin_text
 from hmrnn.demo import demo
+from hmrnn.presets import TEXT_PRESETS
 from hmrnn.training.checkpoint import load_run, save_model
 
 ROOT = Path(__file__).parent.parent

@@ -19,7 +19,6 @@ from small_runs import Killed, killed_at, metrics, same_weights, torchrun
 
 from hmrnn import StrokeModel, StrokeModelConfig
 from hmrnn.config import (
-    STROKE_PRESETS,
     StrokeDataConfig,
     StrokeRunConfig,
     TrainingConfig,
@@ -31,6 +30,7 @@ from hmrnn.data.handwriting import load_strokes
 from hmrnn.data.strokes import Points
 from hmrnn.data.writing import write
 from hmrnn.evaluation import log_likelihoods
+from hmrnn.presets import STROKE_PRESETS
 from hmrnn.sequence import COPY
 from hmrnn.show.density import predicted_density
 from hmrnn.stroke_generation import generate_points

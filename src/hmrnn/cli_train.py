@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 import tyro
 from tyro.conf import arg
 
-from hmrnn.config import STROKE_PRESETS, TEXT_PRESETS, Engine, RunConfig, StrokeRunConfig, TextRunConfig, UsageError
+from hmrnn.config import Engine, RunConfig, StrokeRunConfig, TextRunConfig, UsageError
+from hmrnn.presets import STROKE_PRESETS, TEXT_PRESETS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from hmrnn.baselines.ngram import NGram
 from hmrnn.commands.text import load_model
-from hmrnn.config import TEXT_PRESETS, ReadingConfig, Stopped
+from hmrnn.config import ReadingConfig, Stopped
 from hmrnn.data.corpora import load_text
 from hmrnn.evaluation import bits_per_character
 from hmrnn.models import TextModel
+from hmrnn.presets import TEXT_PRESETS
 from hmrnn.show.page import page
 from hmrnn.structure.marks import legend
 from hmrnn.structure.operations import follow
