@@ -212,6 +212,24 @@ def table(found: Mapping[tuple[str, str], list[dict[str, Any]]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def summary(found: Mapping[tuple[str, str], list[dict[str, Any]]]) -> str:
+    """A table of all models whose detectors are not guided, corpus by corpus."""
+    lines = [
+        "| corpus | models, not guided | alive | F1, layer 1: mean, best | correlation of its rate with bits |",
+        "|" + "---|" * 5,
+    ]
+    for corpus in dict.fromkeys(corpus for corpus, _ in found):
+        free = [name for name in VARIANTS if VARIANTS[name].training.get("guided_updates") == 0]
+        own = [r for name in free for r in found.get((corpus, name), [])]
+        if len(own) >= 10:  # fewer tell nothing
+            living = sum(alive(r["rates"]) for r in own)
+            scores = [r["layer 1"]["f1"] for r in own]
+            together = statistics.correlation([r["rates"][0] for r in own], [r["bits"] for r in own])
+            f1 = f"{statistics.mean(scores):.2f}, {max(scores):.2f}"
+            lines.append(f"| {corpus} | {len(own)} | {living} | {f1} | {together:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
 def figure(found: Mapping[tuple[str, str], list[dict[str, Any]]], path: Path) -> None:
     """F1 of the first layer, rates and bits: a row for each variant, a point for each seed."""
     names: dict[str, list[str]] = {}  # of each corpus
@@ -269,9 +287,10 @@ def main() -> None:
         failed = run_all([job for job in jobs if job not in results.models], results, asked)
     found = results.by_variant()
     if found:
-        (asked.out / "table.md").write_text(table(found))
+        told = table(found) + "\n" + summary(found)
+        (asked.out / "table.md").write_text(told)
         figure(found, asked.out / "figure.svg")
-        print(table(found))
+        print(told)
     sys.exit(f"{failed} models failed" if failed else 0)
 
 
