@@ -218,8 +218,8 @@ def summary(found: Mapping[tuple[str, str], list[dict[str, Any]]]) -> str:
         "| corpus | models, not guided | alive | F1, layer 1: mean, best | correlation of its rate with bits |",
         "|" + "---|" * 5,
     ]
+    free = [name for name in VARIANTS if VARIANTS[name].training.get("guided_updates") == 0]
     for corpus in dict.fromkeys(corpus for corpus, _ in found):
-        free = [name for name in VARIANTS if VARIANTS[name].training.get("guided_updates") == 0]
         own = [r for name in free for r in found.get((corpus, name), [])]
         if len(own) >= 10:  # fewer tell nothing
             living = sum(alive(r["rates"]) for r in own)
@@ -227,7 +227,7 @@ def summary(found: Mapping[tuple[str, str], list[dict[str, Any]]]) -> str:
             together = statistics.correlation([r["rates"][0] for r in own], [r["bits"] for r in own])
             f1 = f"{statistics.mean(scores):.2f}, {max(scores):.2f}"
             lines.append(f"| {corpus} | {len(own)} | {living} | {f1} | {together:.2f} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" if len(lines) > 2 else ""
 
 
 def figure(found: Mapping[tuple[str, str], list[dict[str, Any]]], path: Path) -> None:
