@@ -152,12 +152,12 @@ class HMLSTM(Recurrent):
         return [layer.weights() for layer in self.layers]  # type: ignore[operator, unused-ignore]
 
     def unroll(self, call: Call) -> Unrolled:
-        T, B, _ = call.x.shape
+        T, B, _ = call.shape
         uniforms = None
         if self.boundary == "sample" and call.given is None:
             # float32 whatever the weights are, so that every dtype and engine sees the same numbers
             shape = (T, B, self.num_layers - 1)
-            uniforms = torch.rand(shape, generator=call.generator, device=call.x.device, dtype=torch.float32)
+            uniforms = torch.rand(shape, generator=call.generator, device=call.state.z.device, dtype=torch.float32)
         rules = engines.Rules(self.boundary, self.copy_boundary == "hold", uniforms)
         trace = engines.ENGINES[self.engine](self.weights(), call, rules)
         done = trace.operations
@@ -182,21 +182,22 @@ class HMLSTM(Recurrent):
                 for block in blocks:
                     block.mul_(shrink)
 
-    def detector_sums(self, x: Tensor, before: HMLSTMState | None, out: HMLSTMOutput) -> Tensor:
+    def detector_sums(self, x: Tensor | Piecewise, before: HMLSTMState | None, out: HMLSTMOutput) -> Tensor:
         """(T, B, L-1): s_z of every detector at every step, from the output for x and the state before it.
 
         Time first. Hidden states are constants here: the gradient is that by the detectors' own weights.
 
         s_z = U_z h[t-1,l] + z[t-1,l] * V_z h[t-1,l+1] + z[t,l-1] * W_z h[t,l-1] + b_z
         """
-        before = before or self.initial_state(x.shape[1])
+        x = Piecewise.from_dense(x) if isinstance(x, Tensor) else x
+        before = before or self.initial_state(out.z.shape[1])
         z, sums = out.z.detach(), []
         for l, w in enumerate(self.weights()[:-1]):
             assert w.U_z is not None
             assert w.V_z is not None
             assert w.W_z is not None
             assert w.b_z is not None
-            fed = x.detach() @ w.W_z if l == 0 else z[..., l - 1] * projected(out.steps[l - 1], w.W_z)
+            fed = projected(x, w.W_z) if l == 0 else z[..., l - 1] * projected(out.steps[l - 1], w.W_z)
             own = delayed(projected(out.steps[l], w.U_z), before.h[l].detach() @ w.U_z)
             above = delayed(projected(out.steps[l + 1], w.V_z), before.h[l + 1].detach() @ w.V_z)
             sums.append(own + delayed(z[..., l], before.z[:, l]) * above + fed + w.b_z)

@@ -25,7 +25,7 @@ from hmrnn.mixture import MixtureHead, PointDensity
 from hmrnn.output import OutputEmbedding, SoftmaxHead
 from hmrnn.pretrained import Pretrained
 from hmrnn.recurrent import Recurrent
-from hmrnn.sequence import HMLSTMOutput, HMLSTMState
+from hmrnn.sequence import HMLSTMOutput, HMLSTMState, Piecewise
 from hmrnn.stroke_generation import generate_points
 from hmrnn.structure.segments import Segmentation, StrokeSegmentation, segment, segment_points
 
@@ -89,9 +89,9 @@ class TextModel(Pretrained):
         out, state = self.rnn(self.embed(symbols), state, lengths, boundaries, slope, generator)
         return TextModelOutput(self.head(self.output(out.steps)), out), state
 
-    def embed(self, symbols: Tensor) -> Tensor:
+    def embed(self, symbols: Tensor) -> Piecewise:
         """(...) int64 -> (..., embedding_size): what the recurrent network gets."""
-        return cast(Tensor, self.embedding(symbols))
+        return Piecewise(cast(Tensor, self.embedding.weight), symbols)
 
     def boundaries(self, symbols: Tensor, context: int = 0) -> Tensor | None:
         """(T - context, B, L-1) for a model that must be given boundaries, which are those of words and sentences.

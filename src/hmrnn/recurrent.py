@@ -11,19 +11,30 @@ import torch
 from torch import Tensor, nn
 
 from hmrnn.config import check_size
-from hmrnn.sequence import HMLSTMOutput, HMLSTMState
+from hmrnn.sequence import HMLSTMOutput, HMLSTMState, Piecewise
 
 
 @dataclass(frozen=True)
 class Call:
     """One checked call of a recurrent network, time first. What an engine is asked to compute."""
 
-    x: Tensor  # (T, B, input_size), zero at padded steps
+    x: Tensor | Piecewise  # (T, B, input_size)
     state: HMLSTMState
     valid: Tensor | None  # (T, B) bool: False at padded steps; None without any
     given: Tensor | None  # (T, B, L-1) boundaries that are known
     slope: float
     generator: torch.Generator | None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """T, B and input_size."""
+        T, B = self.x.shape[:2] if isinstance(self.x, Tensor) else self.x.index.shape
+        return T, B, (self.x if isinstance(self.x, Tensor) else self.x.values).shape[-1]
+
+    def dense_x(self) -> Tensor:
+        """(T, B, input_size), zero at padded steps: what stands there, NaN too, must not reach a gradient."""
+        x = self.x if isinstance(self.x, Tensor) else self.x.dense()
+        return x if self.valid is None else x.masked_fill(~self.valid.unsqueeze(-1), 0)
 
 
 class Unrolled(NamedTuple):
@@ -94,7 +105,7 @@ class Recurrent(nn.Module, ABC):
 
     def forward(
         self,
-        x: Tensor,
+        x: Tensor | Piecewise,
         state: HMLSTMState | None = None,
         lengths: Tensor | Sequence[int] | None = None,
         boundaries: Tensor | None = None,
@@ -103,7 +114,8 @@ class Recurrent(nn.Module, ABC):
     ) -> tuple[HMLSTMOutput, HMLSTMState]:
         """Runs over a batch of sequences.
 
-        x            (T, B, input_size), or (B, T, input_size) with `batch_first`
+        x            (T, B, input_size), or (B, T, input_size) with `batch_first`. A `Piecewise` where the same few
+                     vectors stand at many steps, as embedded symbols do: then each is multiplied once a call
         state        where to start; zeros if not given
         lengths      (B,) how many steps of each row count: later ones COPY in every layer and leave the state alone
         boundaries   (T, B, L-1) of 0 and 1: these boundaries instead of the detectors'
@@ -112,10 +124,11 @@ class Recurrent(nn.Module, ABC):
 
         Returns the output of every step, and the state after the last one.
         """
-        if x.dim() != 3:
-            raise ValueError(f"x must have 3 dimensions (time, batch, input_size); got {tuple(x.shape)}")
+        shape = x.shape if isinstance(x, Tensor) else (*x.index.shape, *x.values.shape[1:])
+        if len(shape) != 3:
+            raise ValueError(f"x must have 3 dimensions (time, batch, input_size); got {tuple(shape)}")
         if self.batch_first:
-            x = x.transpose(0, 1)
+            x = x.transpose(0, 1) if isinstance(x, Tensor) else x.transpose()
             boundaries = boundaries.transpose(0, 1) if boundaries is not None and boundaries.dim() == 3 else boundaries
         call = self._check(x, state, lengths, boundaries, slope, generator)
         output, state = self.unroll(call)
@@ -123,7 +136,7 @@ class Recurrent(nn.Module, ABC):
 
     def step(
         self,
-        x: Tensor,
+        x: Tensor | Piecewise,
         state: HMLSTMState | None = None,
         boundaries: Tensor | None = None,
         slope: float | None = None,
@@ -133,15 +146,17 @@ class Recurrent(nn.Module, ABC):
 
         Output and state may share memory with each other and with the state before: do not write into them.
         """
-        if x.dim() != 2:
-            raise ValueError(f"x must have 2 dimensions (batch, input_size) in a single step; got {tuple(x.shape)}")
+        shape = x.shape if isinstance(x, Tensor) else (*x.index.shape, *x.values.shape[1:])
+        if len(shape) != 2:
+            raise ValueError(f"x must have 2 dimensions (batch, input_size) in a single step; got {tuple(shape)}")
         given = None if boundaries is None else boundaries.unsqueeze(0)
-        output, state = self.unroll(self._check(x.unsqueeze(0), state, None, given, slope, generator))
+        x = x.unsqueeze(0) if isinstance(x, Tensor) else x[None]
+        output, state = self.unroll(self._check(x, state, None, given, slope, generator))
         return HMLSTMOutput(tuple(steps[0] for steps in output.steps), output.z[0], output.operations[0]), state
 
     def _check(
         self,
-        x: Tensor,
+        x: Tensor | Piecewise,
         state: HMLSTMState | None,
         lengths: Tensor | Sequence[int] | None,
         boundaries: Tensor | None,
@@ -149,22 +164,21 @@ class Recurrent(nn.Module, ABC):
         generator: torch.Generator | None,
     ) -> Call:
         like = next(self.parameters())
-        T, B, input_size = x.shape
+        values = x if isinstance(x, Tensor) else x.values
+        T, B = x.shape[:2] if isinstance(x, Tensor) else x.index.shape
+        input_size = values.shape[-1]
         if input_size != self.input_size:
             raise ValueError(
                 f"x must have {self.input_size} features (input_size) in its last dimension; got {input_size}"
             )
         if T == 0 or B == 0:
             raise ValueError(f"x must have at least one time step and one batch row; got {T} and {B}")
-        check_like("x", x, like)
+        check_like("x", values, like)
         if state is None:
             state = self.initial_state(B)
         else:
             self._check_state(state, B, like)
-        valid = None if lengths is None else valid_steps(lengths, T, B, x.device)
-        if valid is not None:
-            # whatever stands in the padding, NaN too, must not reach a gradient
-            x = x.masked_fill(~valid.unsqueeze(-1), 0)
+        valid = None if lengths is None else valid_steps(lengths, T, B, like.device)
         if boundaries is not None:
             self._check_boundaries(boundaries, T, B, like)
             boundaries = boundaries.to(like.dtype)

@@ -61,14 +61,15 @@ class ClockworkRNN(Recurrent):
 
     def unroll(self, call: Call) -> Unrolled:
         refuse_boundaries(call, "a clockwork RNN")
-        T, B, _ = call.x.shape
-        valid = call.x.new_ones(T, B, dtype=torch.bool) if call.valid is None else call.valid
+        x = call.dense_x()
+        T, B, _ = x.shape
+        valid = x.new_ones(T, B, dtype=torch.bool) if call.valid is None else call.valid
         elapsed = valid.cumsum(0)
         start = from_bits(call.state.z)
-        periods = 2 ** torch.arange(self.num_layers, device=call.x.device)
+        periods = 2 ** torch.arange(self.num_layers, device=x.device)
         ticks = ((start + elapsed - 1).unsqueeze(-1) % periods == 0) & valid.unsqueeze(-1)  # (T, B, L)
 
-        inputs = (call.x @ self.W.T).split(self.hidden_sizes, dim=-1)
+        inputs = (x @ self.W.T).split(self.hidden_sizes, dim=-1)
         h = list(call.state.h)
         hs: list[list[Tensor]] = [[] for _ in h]
         for t in range(T):
@@ -81,7 +82,7 @@ class ClockworkRNN(Recurrent):
 
         output = HMLSTMOutput(
             steps=tuple(Piecewise.from_dense(torch.stack(column)) for column in hs),
-            z=ticks[..., 1:].to(call.x.dtype),
+            z=ticks[..., 1:].to(x.dtype),
             operations=torch.where(ticks, UPDATE, COPY).to(torch.int8),
         )
         return Unrolled(output, HMLSTMState(tuple(h), (), to_bits(start + elapsed[-1], call.state.z)))

@@ -10,7 +10,7 @@ layer, the first B of them for the initial state.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +21,23 @@ from hmrnn.engines.types import Rules, Trace
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
 from hmrnn.sequence import HMLSTMState, Piecewise
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the first layer is fed with: x, or where the same few vectors stand at many steps, a table of their products."""
+
+    x: Tensor | None  # (T, B, input_size)
+    table: Tensor | None = None  # (S, 4H): W x of each vector
+    table_z: Tensor | None = None  # (S,): W_z x of each; None in a network of one layer
+    symbols: Tensor | None = None  # (T, B) int64: which of them stands there
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """T and B."""
+        at = self.symbols if self.x is None else self.x
+        assert at is not None
+        return at.shape[0], at.shape[1]
 
 
 @dataclass(frozen=True)
@@ -52,6 +69,8 @@ class InputGradients:
     """Of a loss by what went in."""
 
     x: Tensor | None  # None if it is not wanted
+    table: Tensor | None
+    table_z: Tensor | None
     h: list[Tensor]
     c: list[Tensor]
     z: Tensor
@@ -59,33 +78,43 @@ class InputGradients:
 
 
 class Kernel(Protocol):
-    def forward(self, weights: list[LayerWeights], call: Call, rules: Rules, training: bool) -> Result: ...
+    def forward(
+        self, weights: list[LayerWeights], inputs: Inputs, call: Call, rules: Rules, training: bool
+    ) -> Result: ...
 
     def backward(self, saved: Any, gradients: Gradients, want_x: bool) -> InputGradients: ...
 
 
-def inputs(weights: Sequence[LayerWeights], call: Call) -> list[Tensor | None]:
-    """All that a gradient may be wanted of."""
-    return [call.x, *call.state.h, *call.state.c, call.state.z, *(w for layer in weights for w in layer)]
+def wants_gradient(tensors: Sequence[Tensor | None]) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
-def wants_gradient(weights: Sequence[LayerWeights], call: Call) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs(weights, call))
-
-
-def run(kernel: Kernel, weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
-    """Computes a call with an event-driven kernel."""
+def run(kernel: Kernel, weights: Sequence[LayerWeights], call: Call, rules: Rules, *, tables: bool = False) -> Trace:
+    """Computes a call with an event-driven kernel. `tables`: whether it takes a table of inputs."""
     with torch.autocast("cpu", enabled=False):  # the weights' dtype is the one to compute in
-        return _run(kernel, weights, call, rules)
+        inputs, weights = feed(list(weights), call, tables)
+        return _run(kernel, weights, inputs, call, rules)
 
 
-def _run(kernel: Kernel, weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
-    L = len(weights)
-    if not wants_gradient(weights, call):
-        result = kernel.forward(list(weights), call, rules, False)
+def feed(weights: list[LayerWeights], call: Call, tables: bool) -> tuple[Inputs, list[LayerWeights]]:
+    """What the first layer is fed with, and the weights that are left to multiply."""
+    first = weights[0]
+    if not tables or isinstance(call.x, Tensor) or len(call.x.values) > call.x.index.numel():
+        return Inputs(call.dense_x()), weights  # also where a table would be the larger one
+    table_z = None if first.W_z is None else call.x.values @ first.W_z
+    inputs = Inputs(None, call.x.values @ first.W.T, table_z, call.x.index)
+    return inputs, [first._replace(W=None, W_z=None), *weights[1:]]  # type: ignore[arg-type]
+
+
+def _run(kernel: Kernel, weights: list[LayerWeights], inputs: Inputs, call: Call, rules: Rules) -> Trace:
+    L, state = len(weights), call.state
+    parameters = [w for layer in weights for w in layer]
+    tensors = [inputs.x, inputs.table, inputs.table_z, *state.h, *state.c, state.z, *parameters]
+    if not wants_gradient(tensors):
+        result = kernel.forward(weights, inputs, call, rules, False)
         steps = [Piecewise(values, index) for values, index in zip(result.values, result.index, strict=True)]
         return trace(steps, result.z, result.c_last, result.z_last)
-    outputs = _EventDriven.apply(kernel, call, rules, L, *inputs(weights, call))  # type: ignore[no-untyped-call]
+    outputs = _EventDriven.apply(kernel, inputs.symbols, call, rules, L, *tensors)  # type: ignore[no-untyped-call]
     values, tangents, index, repeats, c_last = (outputs[k * L : (k + 1) * L] for k in range(5))
     steps = [Piecewise(*parts) for parts in zip(values, index, tangents, repeats, strict=True)]
     return trace(steps, outputs[5 * L], c_last, outputs[5 * L + 1])
@@ -97,22 +126,24 @@ def trace(steps: Sequence[Piecewise], z: Tensor, c_last: Sequence[Tensor], z_las
 
 
 class _EventDriven(torch.autograd.Function):
-    """Inputs in the order of `inputs`, outputs in that of `run`; `repeats` are zeros that carry a gradient."""
+    """Inputs and outputs in the order of `_run`; `repeats` are zeros that carry a gradient."""
 
     @staticmethod
-    def forward(ctx: Any, kernel: Kernel, call: Call, rules: Rules, L: int, *tensors: Tensor | None) -> Any:
+    def forward(
+        ctx: Any, kernel: Kernel, symbols: Tensor | None, call: Call, rules: Rules, L: int, *tensors: Tensor | None
+    ) -> Any:
         size = len(LayerWeights._fields)
         flat = [None if tensor is None else tensor.detach() for tensor in tensors]
-        x, h, c, z, parameters = flat[0], flat[1 : L + 1], flat[L + 1 : 2 * L + 1], flat[2 * L + 1], flat[2 * L + 2 :]
+        inputs, h, c, z = Inputs(*flat[:3], symbols), flat[3 : L + 3], flat[L + 3 : 2 * L + 3], flat[2 * L + 3]
+        parameters = flat[2 * L + 4 :]
         weights = [LayerWeights(*parameters[l * size : (l + 1) * size]) for l in range(L)]  # type: ignore[arg-type]
         state = HMLSTMState(tuple(h), tuple(c), z)  # type: ignore[arg-type]
-        detached = Call(x, state, call.valid, call.given, call.slope, None)  # type: ignore[arg-type]
-        result = kernel.forward(weights, detached, rules, True)
+        result = kernel.forward(weights, inputs, replace(call, state=state), rules, True)
         ctx.kernel, ctx.saved, ctx.L = kernel, result.saved, L
         ctx.set_materialize_grads(False)  # zeros for the large tables would cost more than they say
         ctx.shapes = [tensor.shape for tensor in (*result.c_last, result.z, result.z_last)]
         # The kernel has its own references. These let torch see whether somebody wrote into a tensor since.
-        ctx.save_for_backward(*tensors, *result.values)
+        ctx.save_for_backward(z, *tensors, *result.values)
         repeats = [None if tangents is None else result.z.new_zeros(result.z.shape[:2]) for tangents in result.tangents]
         ctx.mark_non_differentiable(*result.index, *(t for t in result.tangents if t is not None))
         return (*result.values, *result.tangents, *result.index, *repeats, *result.c_last, result.z, result.z_last)
@@ -125,15 +156,16 @@ class _EventDriven(torch.autograd.Function):
                 "an HMLSTM went through backward() twice for one forward(): this engine frees its tables in the first. "
                 "Sum the losses before backward(), or use engine='reference'"
             )
-        x, *_ = ctx.saved_tensors  # raises if one was changed
+        like, *_ = ctx.saved_tensors  # raises if one was changed
         kernel, saved, L = ctx.kernel, ctx.saved, ctx.L
         ctx.saved = None
         values, repeats = list(grads[:L]), list(grads[3 * L : 4 * L])
         *c_last, z, z_last = (
-            x.new_zeros(shape) if grad is None else grad for grad, shape in zip(grads[4 * L :], ctx.shapes, strict=True)
+            like.new_zeros(shape) if grad is None else grad
+            for grad, shape in zip(grads[4 * L :], ctx.shapes, strict=True)
         )
         gradients = Gradients(values, repeats, z, c_last, z_last)
         with torch.autocast("cpu", enabled=False):
-            result = kernel.backward(saved, gradients, ctx.needs_input_grad[4])
-        parameters = [gradient for layer in result.weights for gradient in layer]
-        return (None, None, None, None, result.x, *result.h, *result.c, result.z, *parameters)
+            d = kernel.backward(saved, gradients, ctx.needs_input_grad[5])
+        parameters = [gradient for layer in d.weights for gradient in layer]
+        return (None,) * 5 + (d.x, d.table, d.table_z, *d.h, *d.c, d.z, *parameters)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hmrnn.boundary import hard_sigmoid
 from hmrnn.engines import event_driven
-from hmrnn.engines.event_driven import Gradients, InputGradients, Result
+from hmrnn.engines.event_driven import Gradients, InputGradients, Inputs, Result
 from hmrnn.engines.events_backward import Backward
 from hmrnn.engines.events_tables import Copies, Events, Layer, Steps, activated, detector_weights, squash
 from hmrnn.engines.types import Rules, Trace
@@ -29,18 +29,21 @@ def run(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
 
 
 class EventsKernel:
-    def forward(self, weights: list[LayerWeights], call: Call, rules: Rules, training: bool) -> Result:
-        return Forward(weights, call, rules, training).run()
+    def forward(
+        self, weights: list[LayerWeights], inputs: Inputs, call: Call, rules: Rules, training: bool
+    ) -> Result:
+        assert inputs.x is not None
+        return Forward(weights, inputs.x, call, rules, training).run()
 
     def backward(self, saved: Forward, gradients: Gradients, want_x: bool) -> InputGradients:
         f = saved
-        return Backward(f.layers, f.done, f.call, f.rules, f.s_z, f.fires, gradients).run(want_x)
+        return Backward(f.layers, f.done, f.x, f.call, f.rules, f.s_z, f.fires, gradients).run(want_x)
 
 
 class Forward:
-    def __init__(self, weights: list[LayerWeights], call: Call, rules: Rules, training: bool) -> None:
-        self.call, self.rules, self.training = call, rules, training
-        x, L = call.x, len(weights)
+    def __init__(self, weights: list[LayerWeights], x: Tensor, call: Call, rules: Rules, training: bool) -> None:
+        self.x, self.call, self.rules, self.training = x, call, rules, training
+        L = len(weights)
         T, B, _ = x.shape
         device = x.device
         self.L = L

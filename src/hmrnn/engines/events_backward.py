@@ -48,20 +48,21 @@ class Backward:
         self,
         layers: list[Layer],
         done: list[Steps],
+        x: Tensor,
         call: Call,
         rules: Rules,
         s_z: Tensor,
         fires: Tensor,
         gradients: Gradients,
     ) -> None:
-        self.done, self.call, self.rules = done, call, rules
+        self.done, self.x, self.call, self.rules = done, x, call, rules
         self.s_z, self.fires, self.gradients = s_z, fires, gradients
-        T, B, _ = call.x.shape
+        T, B, _ = x.shape
         self.L = len(layers)
         self.layers = [LayerBackward(layer, dc) for layer, dc in zip(layers, gradients.c_last, strict=True)]
         self.dz_before = gradients.z_last.clone()  # (B, L-1) by z of the step before
         self.dz = torch.zeros_like(self.dz_before)  # by z of the step at hand
-        self.dx_z = call.x.new_zeros(T, B)  # by the dot product of x with the first detector
+        self.dx_z = x.new_zeros(T, B)  # by the dot product of x with the first detector
         # each event's h as the detectors below and above see it
         self.v_z = [self.layers[l + 1].values @ detector_weights(layers[l].w)[2] for l in range(self.L - 1)]
         self.w_z = [self.layers[l].values @ detector_weights(layers[l + 1].w)[0] for l in range(self.L - 2)]
@@ -76,6 +77,8 @@ class Backward:
         B, values = len(self.dz), self.gradients.values
         return InputGradients(
             x=self.by_x() if want_x else None,
+            table=None,
+            table_z=None,
             h=[layer.dh if d is None else layer.dh + d[:B] for layer, d in zip(self.layers, values, strict=True)],
             c=[layer.dc for layer in self.layers],
             z=self.dz_before,
@@ -187,7 +190,7 @@ class Backward:
             below.dw_z[steps.below] += y * ds_z
 
     def by_x(self) -> Tensor:
-        dx = torch.zeros_like(self.call.x)
+        dx = torch.zeros_like(self.x)
         events = self.events(0)
         if events:
             t, rows = torch.cat([e.t for e in events]), torch.cat([e.rows for e in events])
@@ -209,7 +212,7 @@ class Backward:
             flushed = torch.cat([e.z.squeeze(1) for e in events]).nonzero().squeeze(1)
             above = torch.cat([e.above for e in events if e.above is not None])[flushed]
             total = total._replace(V=ds[flushed].T @ self.layers[l + 1].values[above])
-        x = self.call.x.flatten(0, 1)
+        x = self.x.flatten(0, 1)
         return total._replace(
             W_z=self.layers[l - 1].dw_z @ self.layers[l - 1].values if l else self.dx_z.flatten() @ x,
             U_z=layer.du_z @ layer.values,
@@ -220,7 +223,7 @@ class Backward:
     def inputs(self, l: int, events: list[Events]) -> Tensor:
         """(N, H_below) z[t,l-1] * h[t,l-1] of each event."""
         if l == 0:
-            return self.call.x[torch.cat([e.t for e in events]), torch.cat([e.rows for e in events])]
+            return self.x[torch.cat([e.t for e in events]), torch.cat([e.rows for e in events])]
         below = torch.cat([e.below for e in events if e.below is not None])
         return torch.cat([e.y for e in events]) * self.layers[l - 1].values[below]
 

@@ -16,16 +16,17 @@ from hmrnn.sequence import HMLSTMState, Piecewise
 
 
 def run(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
-    T, B, _ = call.x.shape
+    x = call.dense_x()
+    T, B, _ = x.shape
     L = len(weights)
-    one, zero = call.x.new_ones(B, 1), call.x.new_zeros(B, 1)
+    one, zero = x.new_ones(B, 1), x.new_zeros(B, 1)
     h, c = list(call.state.h), list(call.state.c)
     z = [*(call.state.z[:, l : l + 1] for l in range(L - 1)), zero]
     hs: list[list[Tensor]] = [[] for _ in range(L)]
     zs: list[list[Tensor]] = [[] for _ in range(L)]
 
     for t in range(T):
-        h_below, z_below = call.x[t], one
+        h_below, z_below = x[t], one
         for l in range(L):
             uniform = at(rules.uniforms, t, l)
             new = layer_step(
@@ -54,8 +55,8 @@ def run(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
 
     return Trace(
         steps=tuple(Piecewise.from_dense(torch.stack(column)) for column in hs),
-        z=torch.cat([call.x.new_zeros(T, B, 0), *map(torch.stack, zs[:-1])], dim=-1),
-        state=HMLSTMState(tuple(h), tuple(c), torch.cat([call.x.new_zeros(B, 0), *z[:-1]], dim=-1)),
+        z=torch.cat([x.new_zeros(T, B, 0), *map(torch.stack, zs[:-1])], dim=-1),
+        state=HMLSTMState(tuple(h), tuple(c), torch.cat([x.new_zeros(B, 0), *z[:-1]], dim=-1)),
     )
 
 

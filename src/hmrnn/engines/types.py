@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from hmrnn.sequence import HMLSTMState, Piecewise
@@ -16,6 +17,7 @@ class Rules:
     boundary: str  # step, sample or soft
     hold: bool  # no boundary can arise in a COPY step
     uniforms: Tensor | None  # (T, B, L-1) random numbers, for `sample`: drawn once, so that every engine samples alike
+    bfloat16: bool = False  # round the operands of matrix products, where the weights are float32
 
 
 @dataclass(frozen=True)

@@ -133,5 +133,5 @@ def detector_values(model: TextModel | StrokeModel, inputs: Tensor, out: HMLSTMO
     rnn = model.rnn
     if not isinstance(rnn, HMLSTM) or model.config.model == "hrnn":
         return out.z
-    x = model.embed(inputs.to(out.z.device)).unsqueeze(1)
+    x = model.embed(inputs.to(out.z.device).unsqueeze(1))
     return hard_sigmoid(rnn.detector_sums(x, before, out), rnn.slope)

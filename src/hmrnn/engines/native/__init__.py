@@ -1,22 +1,24 @@
-"""The event-driven engine in C++: built on first use, kept for the next time."""
+"""The event-driven engine in C++: a library that knows no torch, called through ctypes."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hmrnn.engines import event_driven
-from hmrnn.engines.event_driven import Gradients, InputGradients, Result, wants_gradient
-from hmrnn.engines.native.build import Unavailable, extension
+from hmrnn.engines.event_driven import Gradients, InputGradients, Inputs, Result
+from hmrnn.engines.native import library as c
+from hmrnn.engines.native.build import Unavailable
+from hmrnn.engines.native.library import address, library, plain, pointers
 from hmrnn.engines.types import Rules, Trace
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
-from hmrnn.sequence import HMLSTMState, Piecewise
 
-__all__ = ["Clock", "Unavailable", "extension", "run"]
+__all__ = ["Clock", "Unavailable", "library", "run"]
 
 
 class Clock:
@@ -26,65 +28,155 @@ class Clock:
     products = 0.0
 
     @classmethod
-    def add(cls, timing: Any) -> None:
-        cls.total += timing.total
-        cls.products += timing.products
+    def add(cls, seconds: Any) -> None:
+        cls.total += seconds[0]
+        cls.products += seconds[1]
 
 
 def run(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
-    if len(call.x) == 1 and call.valid is None and not wants_gradient(weights, call):
-        return stream(weights, call, rules)
-    return event_driven.run(NativeKernel(extension()), weights, call, rules)
+    return event_driven.run(NativeKernel(), weights, call, rules, tables=True)
 
 
-def stream(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
-    """A single step without a gradient: the layers that COPY cost nothing, their tensors are handed through."""
-    state = call.state.detach()
-    given, uniforms = (None if part is None else part[0] for part in (call.given, rules.uniforms))
-    result = extension().stream(weights, call.x[0], state.h, state.c, state.z, given, uniforms, call.slope, rules.hold)
-    index = torch.arange(len(state.z), device=state.z.device).unsqueeze(0)
-    return Trace(
-        steps=tuple(Piecewise(h, index) for h in result.h),
-        z=result.z.unsqueeze(0),
-        state=HMLSTMState(tuple(result.h), tuple(result.c), result.z.clone()),
-        operations=result.operations.unsqueeze(0),
-    )
+class Saved:
+    """What the backward pass needs: the library's tables, freed with this object, and the tensors they point into."""
+
+    def __init__(self, tables: int, inputs: Inputs, weights: list[LayerWeights], kept: Any) -> None:
+        self.tables, self.inputs, self.weights, self.kept = tables, inputs, weights, kept
+
+    def __del__(self) -> None:
+        library().hmrnn_free(self.tables)
 
 
 class NativeKernel:
-    def __init__(self, module: ModuleType) -> None:
-        self.module = module
-
-    def forward(self, weights: list[LayerWeights], call: Call, rules: Rules, training: bool) -> Result:
-        state = call.state
+    def forward(self, weights: list[LayerWeights], inputs: Inputs, call: Call, rules: Rules, training: bool) -> Result:
+        T, B, input_size = call.shape
+        L, dtype = len(weights), call.state.z.dtype
+        if B * (T + 1) >= 2**29:
+            raise ValueError(f"{T} time steps times {B} batch rows are too many for one call")
+        sizes = [len(layer.b) // 4 for layer in weights]
+        weights = [plain_weights(layer, sizes, l, input_size, dtype) for l, layer in enumerate(weights)]
+        inputs = plain_inputs(inputs, input_size, sizes[0], dtype)
+        start = call.state
+        h = [plain(f"state.h[{l}]", part, (B, size), dtype) for l, (part, size) in enumerate(zip(start.h, sizes, strict=True))]
+        cells = [plain(f"state.c[{l}]", part, (B, size), dtype) for l, (part, size) in enumerate(zip(start.c, sizes, strict=True))]
+        z = plain("state.z", start.z, (B, L - 1), dtype)
         lengths = None if call.valid is None else call.valid.sum(0)
-        result = self.module.forward(
-            weights,
-            call.x,
-            state.h,
-            state.c,
-            state.z,
-            lengths,
-            call.given,
-            rules.uniforms,
-            call.slope,
-            rules.hold,
-            training,
+        given = None if call.given is None else plain("boundaries", call.given, (T, B, L - 1), dtype)
+        uniforms = None if rules.uniforms is None else plain("uniforms", rules.uniforms, (T, B, L - 1), torch.float32)
+
+        new = dict(dtype=dtype, device="cpu")
+        N = B * (T + 1)
+        values = [torch.empty(N, size, **new) for size in sizes]
+        tangents = [torch.empty(N, size, **new) if l and training else None for l, size in enumerate(sizes)]
+        index = [torch.empty(T, B, dtype=torch.int64, device="cpu") for _ in sizes]
+        c_last = [torch.empty(B, size, **new) for size in sizes]
+        z_out, z_last = torch.empty(T, B, L - 1, **new), torch.empty(B, L - 1, **new)
+        counts = (ctypes.c_int64 * L)()
+        arrays = (c.weights_array(weights), (ctypes.c_int64 * L)(*sizes), pointers(h), pointers(cells))
+        asked = c.Call(
+            precision=c.FLOAT64 if dtype == torch.float64 else c.BFLOAT16 if rules.bfloat16 else c.FLOAT32,
+            threads=torch.get_num_threads(),
+            hold=rules.hold,
+            training=training,
+            steps=T,
+            rows=B,
+            layers=L,
+            input_size=input_size,
+            slope=call.slope,
+            hidden=arrays[1],
+            weights=arrays[0],
+            x=address(inputs.x),
+            symbols=address(inputs.symbols),
+            table=address(inputs.table),
+            table_z=address(inputs.table_z),
+            table_size=0 if inputs.table is None else len(inputs.table),
+            h=arrays[2],
+            c=arrays[3],
+            z=address(z),
+            lengths=address(lengths),
+            given=address(given),
+            uniforms=address(uniforms),
         )
-        Clock.add(result.timing)
+        out = c.Forward(
+            values=pointers(values),
+            tangents=pointers(tangents),
+            index=pointers(index),
+            c_last=pointers(c_last),
+            z=address(z_out),
+            z_last=address(z_last),
+            counts=counts,
+        )
+        tables = ctypes.c_void_p()
+        c.check(library().hmrnn_forward(asked, out, tables))
+        Clock.add(out.seconds)
+        kept = (values, tangents, given, uniforms)
         return Result(
-            values=result.values,
-            tangents=result.tangents,
-            index=result.index,
-            z=result.z,
-            c_last=result.c_last,
-            z_last=result.z_last,
-            saved=result.tables if training else None,
+            values=[table[:count] for table, count in zip(values, counts, strict=True)],
+            tangents=[None if t is None else t[:count] for t, count in zip(tangents, counts, strict=True)],
+            index=index,
+            z=z_out,
+            c_last=c_last,
+            z_last=z_last,
+            saved=Saved(tables.value, inputs, weights, kept) if tables.value else None,
         )
 
-    def backward(self, saved: Any, gradients: Gradients, want_x: bool) -> InputGradients:
-        g = gradients
-        result = self.module.backward(saved, g.values, g.repeats, g.z, g.c_last, g.z_last, want_x)
-        Clock.add(result.timing)
-        weights = [LayerWeights(*layer) for layer in result.weights]
-        return InputGradients(result.x, result.h, result.c, result.z, weights)
+    def backward(self, saved: Saved, gradients: Gradients, want_x: bool) -> InputGradients:
+        g, inputs, weights = gradients, saved.inputs, saved.weights
+        values, repeats, c_last = (
+            [None if t is None else t.contiguous() for t in part] for part in (g.values, g.repeats, g.c_last)
+        )
+        z, z_last = g.z.contiguous(), g.z_last.contiguous()
+        d_x = None if inputs.x is None or not want_x else torch.empty_like(inputs.x)
+        d_table, d_table_z = (None if t is None else torch.empty_like(t) for t in (inputs.table, inputs.table_z))
+        d_h, d_c = ([torch.empty_like(part) for part in c_last] for _ in range(2))
+        d_z = torch.empty_like(z_last)
+        d_weights = [LayerWeights(*(None if w is None else torch.empty_like(w) for w in layer)) for layer in weights]
+        arrays = c.weights_array(d_weights)
+        asked = c.Backward(
+            values=pointers(values),
+            repeats=pointers(repeats),
+            z=address(z),
+            c_last=pointers(c_last),
+            z_last=address(z_last),
+            d_x=address(d_x),
+            d_table=address(d_table),
+            d_table_z=address(d_table_z),
+            d_h=pointers(d_h),
+            d_c=pointers(d_c),
+            d_z=address(d_z),
+            d_weights=arrays,
+        )
+        c.check(library().hmrnn_backward(saved.tables, asked))
+        Clock.add(asked.seconds)
+        return InputGradients(d_x, d_table, d_table_z, d_h, d_c, d_z, d_weights)
+
+
+def plain_weights(
+    layer: LayerWeights, sizes: Sequence[int], l: int, input_size: int, dtype: torch.dtype
+) -> LayerWeights:
+    """The weights of layer l as C++ can read them."""
+    H, below, above = sizes[l], sizes[l - 1] if l else input_size, sizes[l + 1] if l + 1 < len(sizes) else 0
+    shapes = LayerWeights(  # type: ignore[call-overload]
+        W=(4 * H, below), U=(4 * H, H), V=(4 * H, above), b=(4 * H,), W_z=(below,), U_z=(H,), V_z=(above,), b_z=(),
+        gain=(4 * H,), gain_c=(H,), bias_c=(H,),
+    )  # fmt: skip
+    return LayerWeights(
+        *(
+            None if tensor is None else plain(f"layers[{l}].{name}", tensor, shape, dtype)  # type: ignore[arg-type]
+            for name, tensor, shape in zip(LayerWeights._fields, layer, shapes, strict=True)
+        )
+    )
+
+
+def plain_inputs(inputs: Inputs, input_size: int, units: int, dtype: torch.dtype) -> Inputs:
+    if inputs.x is not None:
+        return Inputs(plain("x", inputs.x, (*inputs.shape, input_size), dtype))
+    assert inputs.table is not None
+    assert inputs.symbols is not None
+    size = len(inputs.table)
+    low, high = (int(bound) for bound in inputs.symbols.aminmax())
+    if low < 0 or high >= size:
+        raise IndexError(f"x.index must lie between 0 and {size - 1}; got {low if low < 0 else high}")
+    table = plain("the table of inputs", inputs.table, (size, 4 * units), dtype)
+    table_z = None if inputs.table_z is None else plain("the table's detector", inputs.table_z, (size,), dtype)
+    return Inputs(None, table, table_z, plain("x.index", inputs.symbols, inputs.shape, torch.int64))

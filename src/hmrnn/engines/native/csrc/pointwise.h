@@ -5,17 +5,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "vectors.h"
+
 namespace hmrnn {
 
 constexpr double kLayerNormEps = 1e-5;
-
-template <typename To, typename From>
-inline To bits(From value) {
-  static_assert(sizeof(To) == sizeof(From), "same size");
-  To result;
-  std::memcpy(&result, &value, sizeof(To));
-  return result;
-}
 
 // exp(x) = scale * (1 + rest), scale = 2^n, rest = exp(r) - 1 for |r| <= ln(2)/2. Adding `magic` rounds to a whole number
 // and leaves it in the low bits. libm's exp is a call, which the compiler can't turn into a vector. NaN stays NaN.
@@ -68,7 +62,7 @@ inline T sigmoid(T x) {
 
 // tanh(x) = m / (m + 2), m = exp(2x) - 1: put together so that nothing cancels where x is small.
 template <typename T>
-inline T tangent(T x) {
+inline T tanh_of(T x) {
   const auto e = exponential(T(2) * x);
   const T m = e.scale * e.rest + (e.scale - T(1));
   return m / (m + T(2));
@@ -138,10 +132,10 @@ inline void squash(const T* c, const T* gain, const T* bias, T* out, int64_t n) 
   if (gain) {
     normalise(c, out, n, kLayerNormEps);
 #pragma omp simd
-    for (int64_t j = 0; j < n; ++j) out[j] = tangent(out[j] * gain[j] + bias[j]);
+    for (int64_t j = 0; j < n; ++j) out[j] = tanh_of(out[j] * gain[j] + bias[j]);
   } else {
 #pragma omp simd
-    for (int64_t j = 0; j < n; ++j) out[j] = tangent(c[j]);
+    for (int64_t j = 0; j < n; ++j) out[j] = tanh_of(c[j]);
   }
 }
 
@@ -176,7 +170,7 @@ inline void activate(T* s, int64_t n) {
 #pragma omp simd
   for (int64_t j = 0; j < 3 * n; ++j) s[j] = sigmoid(s[j]);
 #pragma omp simd
-  for (int64_t j = 3 * n; j < 4 * n; ++j) s[j] = tangent(s[j]);
+  for (int64_t j = 3 * n; j < 4 * n; ++j) s[j] = tanh_of(s[j]);
 }
 
 }  // namespace hmrnn

@@ -1,0 +1,72 @@
+#include "packed.h"
+
+namespace hmrnn {
+
+namespace {
+
+// c[m][0 .. columns) (+)= a[m][0 .. depth) . panel, for M rows.
+template <typename T, int M>
+inline void tile(const T* const* a, int64_t depth, const T* panel, T* const* c, int64_t columns, bool accumulate) {
+  using V = Vector<T>;
+  typename V::type sum[M][2] = {};
+  const T* row[M];
+  for (int m = 0; m < M; ++m) row[m] = a[m];
+  for (int64_t k = 0; k < depth; ++k) {
+    const auto b0 = V::load(panel), b1 = V::load(panel + V::lanes);
+    panel += 2 * V::lanes;
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      sum[m][0] += row[m][k] * b0;
+      sum[m][1] += row[m][k] * b1;
+    }
+  }
+  for (int m = 0; m < M; ++m) put<T>(sum[m], c[m], columns, accumulate);
+}
+
+template <typename T, int M>
+struct Tiles {
+  static void run(int rows, const T* const* a, int64_t depth, const T* panel, T* const* c, int64_t columns, bool accumulate) {
+    if (rows == M)
+      tile<T, M>(a, depth, panel, c, columns, accumulate);
+    else
+      Tiles<T, M - 1>::run(rows, a, depth, panel, c, columns, accumulate);
+  }
+};
+
+template <typename T>
+struct Tiles<T, 0> {
+  static void run(int, const T* const*, int64_t, const T*, T* const*, int64_t, bool) {}
+};
+
+}  // namespace
+
+template <typename T>
+void multiply(const Panels<T, T>& weights, int64_t begin, int64_t end, const RowList<T>& rows, bool accumulate, RoundedRows&) {
+  constexpr int64_t kDepth = 512;  // this much of a panel and of the rows stays in the cache
+  constexpr int kPanel = Panels<T, T>::kPanel;
+  const int64_t count = rows.size();
+  const int64_t tiles = (count + kTileRows - 1) / kTileRows;  // of even height: a tile of one row costs nearly a full one
+  const T* a[kTileRows];
+  T* c[kTileRows];
+  for (int64_t k = 0; k < weights.depth; k += kDepth) {
+    const int64_t depth = std::min(kDepth, weights.depth - k);
+    for (int64_t p = begin; p < end; ++p) {
+      const T* panel = weights.panel(p) + k * kPanel;
+      const int64_t first = p * kPanel, columns = std::min<int64_t>(kPanel, weights.width - first);
+      for (int64_t i = 0, m = 0; i < tiles; ++i) {
+        const int height = static_cast<int>(count * (i + 1) / tiles - m);
+        for (int j = 0; j < height; ++j) {
+          a[j] = rows.from[m + j] + k;
+          c[j] = rows.to[m + j] + first;
+        }
+        Tiles<T, kTileRows>::run(height, a, depth, panel, c, columns, accumulate || k > 0);
+        m += height;
+      }
+    }
+  }
+}
+
+template void multiply<float>(const Panels<float, float>&, int64_t, int64_t, const RowList<float>&, bool, RoundedRows&);
+template void multiply<double>(const Panels<double, double>&, int64_t, int64_t, const RowList<double>&, bool, RoundedRows&);
+
+}  // namespace hmrnn

@@ -1,0 +1,206 @@
+// What the forward and the backward pass share: which rows wait where, the threads' rooms, and the packed weights.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "cell.h"
+#include "packed.h"
+#include "tables.h"
+#include "team.h"
+
+namespace hmrnn {
+
+// Which rows of a group wait at which layer, and the current event of each. Every member of a group has its own.
+template <typename T>
+class Books {
+ public:
+  Books(Tables<T>& tables, Group<T>& group)
+      : tables(tables), group(group), layers(group.layers), L(tables.layers), R(group.rows()), B(tables.rows),
+        current(L, std::vector<int32_t>(R)), waits_(R, -1), waiting_(L) {}
+
+ protected:
+  Tables<T>& tables;
+  Group<T>& group;
+  std::vector<Layer<T>>& layers;
+  const int64_t L, R, B;                      // R: rows of the group
+  std::vector<std::vector<int32_t>> current;  // (L, R)
+
+  void wait(int64_t l, int64_t r) {
+    waits_[r] = static_cast<int32_t>(l);
+    ++waiting_[l];
+  }
+
+  // Where to go on: in the first layer, which has most of the work, while half of the rows can; then where most wait.
+  // -1: all rows are done.
+  int64_t next_layer() const {
+    const int64_t all = std::accumulate(waiting_.begin(), waiting_.end(), int64_t(0));
+    if (all == 0) return -1;
+    if (2 * waiting_[0] >= all) return 0;
+    return std::max_element(waiting_.begin() + 1, waiting_.end()) - waiting_.begin();
+  }
+
+  void take_waiting(int64_t l, std::vector<int64_t>& rows) {
+    for (int64_t r = 0; r < R; ++r)
+      if (waits_[r] == l) {
+        rows.push_back(r);
+        waits_[r] = -1;
+      }
+    waiting_[l] = 0;
+  }
+
+ private:
+  std::vector<int32_t> waits_;    // (R) a layer, or -1
+  std::vector<int64_t> waiting_;  // (L)
+};
+
+// What the members of a group share.
+template <typename T>
+struct Shared {
+  Barrier barrier;
+  Buffer<T> recurrent, bottom_up, x_z;
+
+  Shared(int team, int64_t rows, int64_t widest)
+      : barrier(team), recurrent(rows * 4 * widest), bottom_up(rows * 4 * widest), x_z(rows) {}
+};
+
+// One thread: its share of the products, packed weights with rows that it was given one by one.
+template <typename T, typename P>
+struct Member {
+  const int id, team;
+  Barrier& barrier;
+  T *recurrent, *bottom_up;  // (R, 4H) products of the rows at hand
+  T* x_z;                    // (R) dot products of x with the first detector
+  RowList<T> list;
+  RoundedRows rounded;
+  double seconds = 0;  // in products
+
+  Member(Shared<T>& shared, int id, int team)
+      : id(id), team(team), barrier(shared.barrier), recurrent(shared.recurrent.get()), bottom_up(shared.bottom_up.get()),
+        x_z(shared.x_z.get()) {}
+
+  void multiply(const Panels<T, P>& weights, bool accumulate) {
+    if (list.size() == 0) return;
+    const Stopwatch watch(seconds);
+    const Share panels(weights.count(), id, team);
+    hmrnn::multiply(weights, panels.begin, panels.end, list, accumulate, rounded);
+  }
+};
+
+template <typename T, typename P>
+class Pass {
+ public:
+  Tables<T>& tables;
+  std::vector<Panels<T, P>> U, W, V;  // (L)
+  int64_t widest = 0;
+
+  explicit Pass(Tables<T>& tables) : tables(tables), U(tables.layers), W(tables.layers), V(tables.layers) {
+    for (const Layer<T>& layer : tables.groups[0].layers) widest = std::max({widest, layer.H, (layer.H_below + 3) / 4});
+    for (const Group<T>& group : tables.groups) {
+      shared_.emplace_back(group.team, group.rows(), widest);
+      for (int id = 0; id < group.team; ++id) members_.emplace_back(shared_.back(), id, group.team);
+    }
+  }
+
+  Member<T, P>& member(const Group<T>& group, int id) {
+    for (const Group<T>& before : tables.groups) {
+      if (&before == &group) break;
+      id += before.team;
+    }
+    return members_[id];
+  }
+
+  double product_seconds() const {
+    double most = 0;
+    for (const auto& member : members_) most = std::max(most, member.seconds);
+    return packing_ + most;
+  }
+
+ protected:
+  // A matrix is (units, inputs); forward it is multiplied transposed.
+  struct Job {
+    Panels<T, P>* panels;
+    const T* matrix;
+  };
+
+  void pack(const Pool::Lease& lease, const std::vector<Job>& jobs, bool transposed) {
+    const Stopwatch watch(packing_);
+    constexpr int64_t kAtOnce = 8;
+    std::vector<std::pair<Job, int64_t>> tasks;  // and the first panel
+    for (const Job& job : jobs)
+      for (int64_t first = 0; first < job.panels->count(); first += kAtOnce) tasks.emplace_back(job, first);
+    share_out(lease, static_cast<int64_t>(tasks.size()), [&](int64_t k, int) {
+      auto& [job, first] = tasks[k];
+      const int64_t end = std::min(first + kAtOnce, job.panels->count()), width = job.panels->width;
+      const T* matrix = job.matrix;
+      if (transposed)
+        job.panels->pack_transposed(matrix, first, end);
+      else
+        job.panels->pack_rows([=](int64_t k) { return row(matrix, k, width); }, first, end);
+    });
+  }
+
+ private:
+  std::deque<Shared<T>> shared_;       // one a group
+  std::deque<Member<T, P>> members_;   // one a thread, group by group
+  double packing_ = 0;
+};
+
+template <typename T, typename P>
+class ForwardPass : public Pass<T, P> {
+ public:
+  std::vector<const T*> h, c;
+  std::vector<int64_t*> index;
+  std::vector<T*> c_last;
+  T *z, *z_last;
+
+  ForwardPass(Tables<T>& tables, const HmrnnCall& call, const HmrnnForward& out)
+      : Pass<T, P>(tables), z(static_cast<T*>(out.z)), z_last(static_cast<T*>(out.z_last)) {
+    for (int64_t l = 0; l < tables.layers; ++l) {
+      h.push_back(static_cast<const T*>(call.h[l]));
+      c.push_back(static_cast<const T*>(call.c[l]));
+      index.push_back(out.index[l]);
+      c_last.push_back(static_cast<T*>(out.c_last[l]));
+    }
+  }
+
+  void pack(const Pool::Lease& lease) {
+    std::vector<typename Pass<T, P>::Job> jobs;
+    auto add = [&](Panels<T, P>& panels, const T* matrix, int64_t inputs, int64_t units) {
+      panels.allocate(inputs, 4 * units);
+      jobs.push_back({&panels, matrix});
+    };
+    for (int64_t l = 0; l < this->tables.layers; ++l) {
+      const Layer<T>& layer = this->tables.groups[0].layers[l];
+      add(this->U[l], layer.w.U, layer.H, layer.H);
+      if (l > 0 || this->tables.x) add(this->W[l], layer.w.W, layer.H_below, layer.H);
+      if (layer.w.V) add(this->V[l], layer.w.V, layer.H_above, layer.H);
+    }
+    Pass<T, P>::pack(lease, jobs, true);
+  }
+};
+
+template <typename T, typename P>
+struct SavedTables : AnyTables {
+  Tables<T> tables;
+  SavedTables(const HmrnnCall& call, const HmrnnForward& out) : tables(call, out) {}
+  void backward(HmrnnBackward& gradients) override;
+};
+
+template <typename T, typename P>
+void forward(const HmrnnCall& call, HmrnnForward& out, std::unique_ptr<AnyTables>& kept);
+
+// Gradients of the layers' matrices, and of the vectors of the detectors: sums over all events. Seconds in products.
+template <typename T>
+struct DetectorGradients {
+  std::vector<std::vector<Buffer<T>>> u_z, v_z, w_z;  // (groups, L): by the dot products of each event's h, (N)
+  Buffer<T> x_z;                                      // (T, B): by those of x with the first detector
+};
+
+template <typename T, typename P>
+double sum_up(Tables<T>& tables, const DetectorGradients<T>& detectors, HmrnnBackward& gradients, const Pool::Lease& lease);
+
+}  // namespace hmrnn

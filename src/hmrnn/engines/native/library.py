@@ -1,0 +1,146 @@
+"""The compiled library as Python sees it: the structs of csrc/hmrnn.h, and checked pointers to tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int32, c_int64, c_void_p
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hmrnn.engines.native import build
+from hmrnn.engines.native.build import Unavailable
+from hmrnn.equations import LayerWeights
+
+ABI = 1
+FLOAT32, FLOAT64, BFLOAT16 = range(3)  # precisions
+
+logger = logging.getLogger("hmrnn")
+_loaded: ctypes.CDLL | None = None
+_failure: str | None = None
+
+
+class Weights(Structure):
+    _fields_ = [(name, c_void_p) for name in LayerWeights._fields]
+
+
+class Call(Structure):
+    _fields_ = [
+        ("precision", c_int32),
+        ("threads", c_int32),
+        ("hold", c_int32),
+        ("training", c_int32),
+        ("steps", c_int64),
+        ("rows", c_int64),
+        ("layers", c_int64),
+        ("input_size", c_int64),
+        ("slope", c_double),
+        ("hidden", POINTER(c_int64)),
+        ("weights", POINTER(Weights)),
+        ("x", c_void_p),
+        ("symbols", c_void_p),
+        ("table", c_void_p),
+        ("table_z", c_void_p),
+        ("table_size", c_int64),
+        ("h", POINTER(c_void_p)),
+        ("c", POINTER(c_void_p)),
+        ("z", c_void_p),
+        ("lengths", c_void_p),
+        ("given", c_void_p),
+        ("uniforms", c_void_p),
+    ]
+
+
+class Forward(Structure):
+    _fields_ = [
+        ("values", POINTER(c_void_p)),
+        ("tangents", POINTER(c_void_p)),
+        ("index", POINTER(c_void_p)),
+        ("c_last", POINTER(c_void_p)),
+        ("z", c_void_p),
+        ("z_last", c_void_p),
+        ("counts", POINTER(c_int64)),
+        ("seconds", c_double * 2),
+    ]
+
+
+class Backward(Structure):
+    _fields_ = [
+        ("values", POINTER(c_void_p)),
+        ("repeats", POINTER(c_void_p)),
+        ("z", c_void_p),
+        ("c_last", POINTER(c_void_p)),
+        ("z_last", c_void_p),
+        ("d_x", c_void_p),
+        ("d_table", c_void_p),
+        ("d_table_z", c_void_p),
+        ("d_h", POINTER(c_void_p)),
+        ("d_c", POINTER(c_void_p)),
+        ("d_z", c_void_p),
+        ("d_weights", POINTER(Weights)),
+        ("seconds", c_double * 2),
+    ]
+
+
+def library() -> ctypes.CDLL:
+    """The library, built if need be. Raises Unavailable, and the same again if asked again."""
+    global _loaded, _failure
+    if _loaded is None and _failure is None:
+        try:
+            _loaded = _load()
+        except Unavailable as error:
+            _failure = str(error)
+            logger.warning("the native engine is not available: %s", error)
+    if _loaded is None:
+        raise Unavailable(_failure)
+    return _loaded
+
+
+def _load() -> ctypes.CDLL:
+    path = build.find()
+    try:
+        lib = ctypes.CDLL(str(path))
+        abi = lib.hmrnn_abi()
+    except (OSError, AttributeError) as error:
+        raise Unavailable(f"{path} can't be loaded ({error}); delete it to build it anew") from None
+    if abi != ABI:
+        raise Unavailable(f"{path} is of another version ({abi}, and this is {ABI}); delete it to build it anew")
+    lib.hmrnn_forward.restype = lib.hmrnn_backward.restype = lib.hmrnn_bfloat16_kernel.restype = c_char_p
+    lib.hmrnn_forward.argtypes = [POINTER(Call), POINTER(Forward), POINTER(c_void_p)]
+    lib.hmrnn_backward.argtypes = [c_void_p, POINTER(Backward)]
+    lib.hmrnn_free.argtypes, lib.hmrnn_free.restype = [c_void_p], None
+    lib.hmrnn_bfloat16_use.argtypes, lib.hmrnn_bfloat16_use.restype = [c_char_p], c_int
+    return lib
+
+
+def plain(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """The tensor in a form that C++ can read: numbers one after the other, on the CPU. Raises if it is not the one expected."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        raise ValueError(f"{name} must be a dense tensor on the CPU; got {tensor.layout} on {tensor.device}")
+    if tensor.dtype != dtype:
+        raise TypeError(f"{name} must be {dtype}; got {tensor.dtype}")
+    if tuple(tensor.shape) != tuple(shape):
+        raise ValueError(f"{name} must have shape {tuple(shape)}; got {tuple(tensor.shape)}")
+    return tensor.resolve_conj().resolve_neg().contiguous()
+
+
+def pointers(tensors: Sequence[Tensor | None]) -> Any:
+    """A C array of the tensors' addresses. The tensors must outlive it."""
+    return (c_void_p * len(tensors))(*(address(tensor) for tensor in tensors))
+
+
+def address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def weights_array(layers: Sequence[LayerWeights]) -> Any:
+    return (Weights * len(layers))(*(Weights(*map(address, layer)) for layer in layers))
+
+
+def check(error: bytes | None) -> None:
+    if error is not None:
+        text = error.decode()
+        raise MemoryError(text) if "memory" in text else RuntimeError(text)
