@@ -15,11 +15,13 @@ Boundary = Literal["step", "sample", "soft"]
 CopyBoundary = Literal["recompute", "hold"]
 RecurrentKind = Literal["hm-lstm", "lstm", "clockwork", "hrnn"]
 Engine = Literal["auto", "native", "events", "reference"]
+Precision = Literal["auto", "float32", "bfloat16"]
 OnUnknown = Literal["error", "skip", "replace"]
 TEXT_SETS = ("ptb", "text8", "enwik8", "builtin", "planted")
 STROKE_SETS = ("iam-ondb", "builtin")
 BOUNDARIES: tuple[str, ...] = get_args(Boundary)
 COPY_BOUNDARIES: tuple[str, ...] = get_args(CopyBoundary)
+PRECISIONS: tuple[str, ...] = get_args(Precision)
 Data = TypeVar("Data", bound="DataConfig")
 
 
@@ -90,6 +92,8 @@ class ModelConfig:
     """Start value of the detectors' biases: one for all, or one for each layer but the last."""
     slope: Annotated[float, Suppress] = 1.0  # in training the schedule decides
     """Slope of the detectors."""
+    precision: Precision = "auto"
+    """Of matrix products. bfloat16 rounds their operands; sums and everything else stay float32."""
 
     def __post_init__(self) -> None:
         check_size("embedding_size", self.embedding_size, MOST_UNITS)
@@ -338,6 +342,8 @@ class ReadingConfig:
     """The model with the best validation, or the last one."""
     engine: Engine = "auto"
     """How the network is computed. auto takes the fastest that works here."""
+    precision: Precision = "auto"
+    """Of matrix products. auto takes the one that the run was trained with."""
     on_unknown: OnUnknown = "error"
     """What to do with a symbol that the model does not know."""
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hmrnn import engines
-from hmrnn.config import BOUNDARIES, COPY_BOUNDARIES, Boundary, CopyBoundary
+from hmrnn.config import BOUNDARIES, COPY_BOUNDARIES, PRECISIONS, Boundary, CopyBoundary, Precision
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call, Recurrent, Unrolled
 from hmrnn.sequence import COPY, FLUSH, UPDATE, HMLSTMOutput, HMLSTMState, Piecewise
@@ -80,6 +80,9 @@ class HMLSTM(Recurrent):
     boundary_bias   start value of the detectors' biases b_z: one number, or one for each layer but the last
     slope           a of z~ = max(0, min(1, (a*s_z + 1) / 2)); a call may give its own
     batch_first     (B, T, ...) instead of (T, B, ...)
+    precision       of matrix products. auto: bfloat16 under `torch.autocast("cpu", torch.bfloat16)`, else that of the
+                    weights; bfloat16: always, if the weights are float32; float32: never. Only `native` knows bfloat16:
+                    operands are rounded, sums, cells, detectors and gradients stay float32
     engine          auto, or the name of one: `rnn.engine` and `rnn.engine_reason` tell what is in use. The event-driven
                     ones go backward once for each forward; `reference` also twice, and through torch.func
     """
@@ -95,11 +98,15 @@ class HMLSTM(Recurrent):
         boundary_bias: float | Sequence[float] = 0.0,
         slope: float = 1.0,
         batch_first: bool = False,
+        precision: Precision = "auto",
         engine: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(input_size, hidden_sizes, slope=slope, batch_first=batch_first)
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {precision!r}")
+        self.precision = precision
         if boundary not in BOUNDARIES:
             raise ValueError(f"boundary must be one of {', '.join(BOUNDARIES)}; got {boundary!r}")
         if copy_boundary not in COPY_BOUNDARIES:
@@ -140,6 +147,13 @@ class HMLSTM(Recurrent):
         return engines.choose(self._requested_engine, self.boundary, like.device, like.dtype)
 
     @property
+    def rounds_products(self) -> bool:
+        if self.precision == "float32" or self.engine != "native" or next(self.parameters()).dtype != torch.float32:
+            return False
+        autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+        return self.precision == "bfloat16" or autocast
+
+    @property
     def soft(self) -> bool:
         return self.boundary == "soft"
 
@@ -158,7 +172,7 @@ class HMLSTM(Recurrent):
             # float32 whatever the weights are, so that every dtype and engine sees the same numbers
             shape = (T, B, self.num_layers - 1)
             uniforms = torch.rand(shape, generator=call.generator, device=call.state.z.device, dtype=torch.float32)
-        rules = engines.Rules(self.boundary, self.copy_boundary == "hold", uniforms)
+        rules = engines.Rules(self.boundary, self.copy_boundary == "hold", uniforms, self.rounds_products)
         trace = engines.ENGINES[self.engine](self.weights(), call, rules)
         done = trace.operations
         if done is None:

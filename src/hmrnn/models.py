@@ -36,11 +36,11 @@ def recurrent(config: ModelConfig, engine: str) -> Recurrent:
     """Builds the recurrent network of a model."""
     size, hidden = config.embedding_size, config.hidden_sizes
     if config.model == "lstm":
-        return LSTM(size, hidden, layer_norm=config.layer_norm, engine=engine)
+        return LSTM(size, hidden, layer_norm=config.layer_norm, precision=config.precision, engine=engine)
     if config.model == "clockwork":
         return ClockworkRNN(size, hidden)
     if config.model == "hrnn":
-        return HRNN(size, hidden, layer_norm=config.layer_norm, engine=engine)
+        return HRNN(size, hidden, layer_norm=config.layer_norm, precision=config.precision, engine=engine)
     if config.model == "hm-lstm":
         return HMLSTM(
             size,
@@ -50,6 +50,7 @@ def recurrent(config: ModelConfig, engine: str) -> Recurrent:
             copy_boundary=config.copy_boundary,
             boundary_bias=config.boundary_bias,
             slope=config.slope,
+            precision=config.precision,
             engine=engine,
         )
     raise ValueError(f"model must be one of hm-lstm, lstm, clockwork, hrnn; got {config.model!r}")
@@ -87,7 +88,8 @@ class TextModel(Pretrained):
     ) -> tuple[TextModelOutput, HMLSTMState]:
         """symbols: (T, B) int64. The rest as in `HMLSTM`."""
         out, state = self.rnn(self.embed(symbols), state, lengths, boundaries, slope, generator)
-        return TextModelOutput(self.head(self.output(out.steps)), out), state
+        bfloat16 = self.rnn.rounds_products
+        return TextModelOutput(self.head(self.output(out.steps, bfloat16=bfloat16), bfloat16=bfloat16), out), state
 
     def embed(self, symbols: Tensor) -> Piecewise:
         """(...) int64 -> (..., embedding_size): what the recurrent network gets."""
@@ -234,7 +236,9 @@ class StrokeModel(Pretrained):
         """points: (T, B, 3): dx, dy, pen. The rest as in `HMLSTM`. An HRNN's boundaries are where the pen is lifted."""
         boundaries = points[..., 2:] if self.config.model == "hrnn" else None
         out, state = self.rnn(self.embed(points), state, lengths, boundaries, slope, generator)
-        return StrokeModelOutput(self.head.density(self.output(out.steps)), out), state
+        return StrokeModelOutput(
+            self.head.density(self.output(out.steps, bfloat16=self.rnn.rounds_products)), out
+        ), state
 
     def log_likelihood(self, points: Points) -> float:
         """The log-likelihood in nats of a line from its second point on, in normalised coordinates."""

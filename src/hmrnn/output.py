@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hmrnn.sequence import Piecewise
@@ -35,15 +37,30 @@ class OutputEmbedding(nn.Module):
             nn.Linear(size, output_size, bias=False, device=device, dtype=dtype) for size in hidden_sizes
         )
 
-    def forward(self, steps: Sequence[Piecewise]) -> Tensor:
-        """L times (T, B, H_l) -> (T, B, output_size)"""
-        votes = [layer.map(gate).dense() for layer, gate in zip(steps, self.gates, strict=True)]
+    def forward(self, steps: Sequence[Piecewise], *, bfloat16: bool = False) -> Tensor:
+        """L times (T, B, H_l) -> (T, B, output_size). `bfloat16`: round the operands of the large products."""
+        votes = [layer.linear(gate).dense() for layer, gate in zip(steps, self.gates, strict=True)]
         g = torch.stack(votes).sum(0).sigmoid()  # (T, B, L)
         h_e = torch.zeros((), device=g.device, dtype=g.dtype)
         for l, (layer, W_e) in enumerate(zip(steps, self.embeddings, strict=True)):
-            h_e = h_e + g[..., l : l + 1] * layer.map(W_e).dense()
+            h_e = h_e + g[..., l : l + 1] * layer.linear(partial(affine, W_e, bfloat16=bfloat16)).dense()
         return h_e.relu()
 
 
 class SoftmaxHead(nn.Linear):
     """(..., output_size) -> (..., symbols): unnormalised log-probabilities of the next symbol."""
+
+    def forward(self, h_e: Tensor, *, bfloat16: bool = False) -> Tensor:
+        return affine(self, h_e, bfloat16=bfloat16)
+
+
+def affine(layer: nn.Module, x: Tensor, *, bfloat16: bool) -> Tensor:
+    """A linear layer, whose product has operands in bfloat16 if so wished."""
+    assert isinstance(layer, nn.Linear)
+    if not bfloat16:
+        return F.linear(x, layer.weight, layer.bias)
+    from hmrnn.engines.native.products import linear
+
+    with torch.autocast("cpu", enabled=False):
+        out = linear(x, layer.weight)
+        return out if layer.bias is None else out + layer.bias

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from hmrnn.config import ModelConfig, StrokeModelConfig, TextModelConfig
+from hmrnn.config import ModelConfig, Precision, StrokeModelConfig, TextModelConfig
 from hmrnn.config_json import from_json
 from hmrnn.files import check_regular, check_seal, sealed, write_atomically
 from hmrnn.recurrent import Recurrent
@@ -69,14 +69,21 @@ class Pretrained(nn.Module, ABC):
         write_atomically(directory / "config.json", json.dumps(sealed(config), indent=2) + "\n")
 
     @classmethod
-    def from_pretrained(cls: type[Model], directory: str | Path, *, engine: str = "auto") -> Model:
-        """Reads what `save_pretrained` wrote. "builtin" is the text model that comes with the package."""
+    def from_pretrained(
+        cls: type[Model], directory: str | Path, *, engine: str = "auto", precision: Precision = "auto"
+    ) -> Model:
+        """Reads what `save_pretrained` wrote. "builtin" is the text model that comes with the package.
+
+        `precision` is that of the model's config unless it is given.
+        """
         directory = located(directory)
         config = read_config(directory)[0]
         if not isinstance(config, CONFIGS[cls.kind]):
             raise ValueError(
                 f"{directory / 'config.json'}: this is a model of kind {kind_of(config)!r}, not {cls.kind!r}"
             )
+        if precision != "auto":
+            config = replace(config, precision=precision)
         # Built without memory first: a config that asks for more than the weights hold costs nothing.
         with torch.device("meta"):
             model = cls.without_weights(directory, config, engine)

@@ -74,6 +74,11 @@ class Recurrent(nn.Module, ABC):
         return "it has no other"
 
     @property
+    def rounds_products(self) -> bool:
+        """Whether a call now would round the operands of matrix products to bfloat16."""
+        return False
+
+    @property
     def soft(self) -> bool:
         """Whether boundaries may lie between 0 and 1."""
         return False

@@ -72,6 +72,12 @@ class Piecewise:
         tangents = None if self.tangents is None else derivative_along(values, self.values, self.tangents)
         return Piecewise(values, self.index, tangents, self.repeats)
 
+    def linear(self, f: Callable[[Tensor], Tensor]) -> Piecewise:
+        """The same for a linear f, f(0) = 0: its derivative is f itself."""
+        with torch.no_grad():
+            tangents = None if self.tangents is None else f(self.tangents)
+        return Piecewise(f(self.values), self.index, tangents, self.repeats)
+
 
 class _Expand(torch.autograd.Function):
     """values[index] + repeats * tangents[index], where repeats is zero."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hmrnn.config import Precision
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.recurrent import Call, Unrolled
 
@@ -25,6 +26,7 @@ class HRNN(HMLSTM):
         *,
         layer_norm: bool = True,
         batch_first: bool = False,
+        precision: Precision = "auto",
         engine: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -34,6 +36,7 @@ class HRNN(HMLSTM):
             hidden_sizes,
             layer_norm=layer_norm,
             batch_first=batch_first,
+            precision=precision,
             engine=engine,
             device=device,
             dtype=dtype,

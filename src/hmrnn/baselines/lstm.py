@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from hmrnn.config import Precision
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.recurrent import Call, Recurrent, Unrolled, refuse_boundaries
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState
@@ -28,6 +29,7 @@ class LSTM(Recurrent):
         *,
         layer_norm: bool = True,
         batch_first: bool = False,
+        precision: Precision = "auto",
         engine: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -35,7 +37,7 @@ class LSTM(Recurrent):
         super().__init__(input_size, hidden_sizes, slope=1.0, batch_first=batch_first)
         sizes = [input_size, *self.hidden_sizes]
         self.layers = nn.ModuleList(
-            HMLSTM(below, [size], layer_norm=layer_norm, engine=engine, device=device, dtype=dtype)
+            HMLSTM(below, [size], layer_norm=layer_norm, precision=precision, engine=engine, device=device, dtype=dtype)
             for below, size in pairwise(sizes)
         )
 
@@ -46,6 +48,10 @@ class LSTM(Recurrent):
     @property
     def engine_reason(self) -> str:
         return str(self.layers[0].engine_reason)
+
+    @property
+    def rounds_products(self) -> bool:
+        return bool(self.layers[0].rounds_products)
 
     @property
     def state_sizes(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:

@@ -49,7 +49,9 @@ FIGURES = ("training", "segments", "density")
 
 
 def load_model(directory: Path, reading: ReadingConfig) -> StrokeModel:
-    return StrokeModel.from_pretrained(best_or_last(directory, reading), engine=reading.engine)
+    return StrokeModel.from_pretrained(
+        best_or_last(directory, reading), engine=reading.engine, precision=reading.precision
+    )
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,9 @@ FIGURES = ("training", "boundaries", "norms", "classes")
 
 
 def load_model(directory: Path, reading: ReadingConfig) -> TextModel:
-    return TextModel.from_pretrained(best_or_last(directory, reading), engine=reading.engine)
+    return TextModel.from_pretrained(
+        best_or_last(directory, reading), engine=reading.engine, precision=reading.precision
+    )
 
 
 def text_to_evaluate(

@@ -29,9 +29,7 @@ def run(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
 
 
 class EventsKernel:
-    def forward(
-        self, weights: list[LayerWeights], inputs: Inputs, call: Call, rules: Rules, training: bool
-    ) -> Result:
+    def forward(self, weights: list[LayerWeights], inputs: Inputs, call: Call, rules: Rules, training: bool) -> Result:
         assert inputs.x is not None
         return Forward(weights, inputs.x, call, rules, training).run()
 

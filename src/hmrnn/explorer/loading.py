@@ -30,8 +30,15 @@ def load(directories: Sequence[Path], memory: Memory, reading: ReadingConfig) ->
     for number, directory in enumerate(directories):
         name, place = directory.resolve().name, best_or_last(directory, reading)
         if kinds == {"text"}:
-            model = TextModel.from_pretrained(place, engine=reading.engine)
+            model = TextModel.from_pretrained(place, engine=reading.engine, precision=reading.precision)
             runs.append(TextRun(number, name, model, memory, reading.on_unknown))
         else:
-            runs.append(StrokeRun(number, name, StrokeModel.from_pretrained(place, engine=reading.engine), memory))
+            runs.append(
+                StrokeRun(
+                    number,
+                    name,
+                    StrokeModel.from_pretrained(place, engine=reading.engine, precision=reading.precision),
+                    memory,
+                )
+            )
     return runs

@@ -82,7 +82,11 @@ def train_run(
             if processes.first:
                 check_new(directory, run.data)
             data = load(run, data_dir)
-            return data, SavedRun(run, data.fingerprint, data_dir.absolute() if data_dir else None), None
+            return (
+                data,
+                SavedRun(with_precision(run, engine), data.fingerprint, data_dir.absolute() if data_dir else None),
+                None,
+            )
 
         data, saved, progress = processes.first_before_others(open_run)
         if progress is not None and engine == "auto":
@@ -121,6 +125,16 @@ def check_sizes(run: RunConfig, data: Data, progress: dict[str, Any], directory:
         check_weights(progress["model"], model)
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{directory / RESUMABLE} does not fit {directory / 'config.json'}: {error}") from None
+
+
+def with_precision(run: RunConfig, engine: str) -> RunConfig:
+    """A new run with the precision that it keeps, however fast another would be where it is resumed."""
+    chosen = run.model.precision
+    if chosen == "auto":
+        chosen = "float32"
+    if isinstance(run, TextRunConfig):
+        return replace(run, model=replace(run.model, precision=chosen))
+    return replace(run, model=replace(run.model, precision=chosen))
 
 
 def at_home(run: RunConfig) -> RunConfig:
@@ -199,7 +213,7 @@ def description(training: Training) -> str:
     return (
         f"{task.description()}\n"
         f"{model.config.model} {list(model.config.hidden_sizes)}, {weights:,} weights; engine {model.rnn.engine} "
-        f"({model.rnn.engine_reason}), {torch.get_num_threads()} threads, {training.processes.world} process(es)\n"
+        f"({model.rnn.engine_reason}), {model.config.precision}, {torch.get_num_threads()} threads, {training.processes.world} process(es)\n"
         f"{task.updates_per_epoch:,} updates an epoch"
     )
 

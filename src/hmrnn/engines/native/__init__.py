@@ -57,8 +57,14 @@ class NativeKernel:
         weights = [plain_weights(layer, sizes, l, input_size, dtype) for l, layer in enumerate(weights)]
         inputs = plain_inputs(inputs, input_size, sizes[0], dtype)
         start = call.state
-        h = [plain(f"state.h[{l}]", part, (B, size), dtype) for l, (part, size) in enumerate(zip(start.h, sizes, strict=True))]
-        cells = [plain(f"state.c[{l}]", part, (B, size), dtype) for l, (part, size) in enumerate(zip(start.c, sizes, strict=True))]
+        h = [
+            plain(f"state.h[{l}]", part, (B, size), dtype)
+            for l, (part, size) in enumerate(zip(start.h, sizes, strict=True))
+        ]
+        cells = [
+            plain(f"state.c[{l}]", part, (B, size), dtype)
+            for l, (part, size) in enumerate(zip(start.c, sizes, strict=True))
+        ]
         z = plain("state.z", start.z, (B, L - 1), dtype)
         lengths = None if call.valid is None else call.valid.sum(0)
         given = None if call.given is None else plain("boundaries", call.given, (T, B, L - 1), dtype)

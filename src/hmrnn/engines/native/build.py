@@ -1,3 +1,8 @@
 from pathlib import Path
+
+
 class Unavailable(Exception): ...
-def find(): return Path('/tmp/mb/libhmrnn.so')
+
+
+def find():
+    return Path("/tmp/mb/libhmrnn.so")

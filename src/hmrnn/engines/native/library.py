@@ -85,6 +85,20 @@ class Backward(Structure):
     ]
 
 
+class Product(Structure):
+    _fields_ = [
+        ("a", c_void_p),
+        ("b", c_void_p),
+        ("c", c_void_p),
+        ("rows", c_int64),
+        ("columns", c_int64),
+        ("depth", c_int64),
+        ("transposed", c_int32),
+        ("sums", c_int32),
+        ("threads", c_int32),
+    ]
+
+
 def library() -> ctypes.CDLL:
     """The library, built if need be. Raises Unavailable, and the same again if asked again."""
     global _loaded, _failure
@@ -108,12 +122,19 @@ def _load() -> ctypes.CDLL:
         raise Unavailable(f"{path} can't be loaded ({error}); delete it to build it anew") from None
     if abi != ABI:
         raise Unavailable(f"{path} is of another version ({abi}, and this is {ABI}); delete it to build it anew")
-    lib.hmrnn_forward.restype = lib.hmrnn_backward.restype = lib.hmrnn_bfloat16_kernel.restype = c_char_p
+    for function in (lib.hmrnn_forward, lib.hmrnn_backward, lib.hmrnn_product, lib.hmrnn_bfloat16_kernel):
+        function.restype = c_char_p
+    lib.hmrnn_product.argtypes = [POINTER(Product)]
     lib.hmrnn_forward.argtypes = [POINTER(Call), POINTER(Forward), POINTER(c_void_p)]
     lib.hmrnn_backward.argtypes = [c_void_p, POINTER(Backward)]
     lib.hmrnn_free.argtypes, lib.hmrnn_free.restype = [c_void_p], None
     lib.hmrnn_bfloat16_use.argtypes, lib.hmrnn_bfloat16_use.restype = [c_char_p], c_int
     return lib
+
+
+def fast_bfloat16() -> bool:
+    """Whether products in bfloat16 are faster than in float32 on this processor."""
+    return library().hmrnn_bfloat16_kernel() != b"widen"
 
 
 def plain(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -107,6 +107,39 @@ Bf16Kernel fastest() {
   return Bf16Kernel::kWiden;
 }
 
+// c[m][0 .. columns) (+)= a[m] . panel, for M rows of a block.
+template <int M, bool kDot>
+inline void bf16_tile(const Bf16* a, int64_t depth, const Bf16* panel, float* const* c, int64_t columns, bool accumulate) {
+  using F = Vector<float>;
+  using U = Vector<uint32_t>;
+  F::type sum[M][2] = {};
+  const uint32_t* b = reinterpret_cast<const uint32_t*>(panel);
+  for (int64_t k = 0; k < depth; k += kBf16Depth, a += kBlockRows * kBf16Depth) {
+    for (int pair = 0; pair < kBf16Depth / 2; ++pair, b += kPanel) {
+      const U::type b0 = U::load(b), b1 = U::load(b + U::lanes);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) {
+        uint32_t both;
+        std::memcpy(&both, a + m * kBf16Depth + 2 * pair, sizeof(both));
+        if constexpr (kDot) {
+#if defined(__AVX512BF16__)
+          const auto left = bits<__m512bh>(_mm512_set1_epi32(both));
+          sum[m][0] = bits<F::type>(_mm512_dpbf16_ps(bits<__m512>(sum[m][0]), left, bits<__m512bh>(b0)));
+          sum[m][1] = bits<F::type>(_mm512_dpbf16_ps(bits<__m512>(sum[m][1]), left, bits<__m512bh>(b1)));
+#endif
+        } else {
+          const float even = bits<float>(both << 16), odd = bits<float>(both & 0xffff0000u);
+          sum[m][0] += even * bits<F::type>(b0 << 16);
+          sum[m][1] += even * bits<F::type>(b1 << 16);
+          sum[m][0] += odd * bits<F::type>(b0 & 0xffff0000u);
+          sum[m][1] += odd * bits<F::type>(b1 & 0xffff0000u);
+        }
+      }
+    }
+  }
+  for (int m = 0; m < M; ++m) put<float>(sum[m], c[m], columns, accumulate);
+}
+
 template <int M, bool kDot>
 struct Bf16Tiles {
   static void run(int rows, const Bf16* a, int64_t depth, const Bf16* panel, float* const* c, int64_t columns, bool accumulate) {
@@ -162,50 +195,18 @@ Bf16Kernel& bf16_kernel() {
   return kernel;
 }
 
-template <int M, bool kDot>
-inline void bf16_tile(const Bf16* a, int64_t depth, const Bf16* panel, float* const* c, int64_t columns, bool accumulate) {
-  using F = Vector<float>;
-  using U = Vector<uint32_t>;
-  F::type sum[M][2] = {};
-  const uint32_t* b = reinterpret_cast<const uint32_t*>(panel);
-  for (int64_t k = 0; k < depth; k += kBf16Depth, a += kBlockRows * kBf16Depth) {
-    for (int pair = 0; pair < kBf16Depth / 2; ++pair, b += kPanel) {
-      const U::type b0 = U::load(b), b1 = U::load(b + U::lanes);
-#pragma GCC unroll 16
-      for (int m = 0; m < M; ++m) {
-        uint32_t both;
-        std::memcpy(&both, a + m * kBf16Depth + 2 * pair, sizeof(both));
-        if constexpr (kDot) {
-#if defined(__AVX512BF16__)
-          const auto left = bits<__m512bh>(_mm512_set1_epi32(both));
-          sum[m][0] = bits<F::type>(_mm512_dpbf16_ps(bits<__m512>(sum[m][0]), left, bits<__m512bh>(b0)));
-          sum[m][1] = bits<F::type>(_mm512_dpbf16_ps(bits<__m512>(sum[m][1]), left, bits<__m512bh>(b1)));
-#endif
-        } else {
-          const float even = bits<float>(both << 16), odd = bits<float>(both & 0xffff0000u);
-          sum[m][0] += even * bits<F::type>(b0 << 16);
-          sum[m][1] += even * bits<F::type>(b1 << 16);
-          sum[m][0] += odd * bits<F::type>(b0 & 0xffff0000u);
-          sum[m][1] += odd * bits<F::type>(b1 & 0xffff0000u);
-        }
-      }
-    }
-  }
-  for (int m = 0; m < M; ++m) put<float>(sum[m], c[m], columns, accumulate);
-}
-
 void RoundedRows::multiply(const Bf16* panels, int64_t begin, int64_t end, int64_t width, float* const* to, bool accumulate) const {
   switch (bf16_kernel()) {
 #if HMRNN_AMX
     case Bf16Kernel::kAmx:
-      return amx_multiply(data_.get(), rows_, depth_, panels, begin, end, width, to, accumulate);
+      return amx_multiply(reinterpret_cast<const Bf16*>(data_.get()), rows_, depth_, panels, begin, end, width, to, accumulate);
 #endif
 #if defined(__AVX512BF16__)
     case Bf16Kernel::kDot:
-      return vector_multiply<true>(data_.get(), rows_, depth_, panels, begin, end, width, to, accumulate);
+      return vector_multiply<true>(reinterpret_cast<const Bf16*>(data_.get()), rows_, depth_, panels, begin, end, width, to, accumulate);
 #endif
     default:
-      return vector_multiply<false>(data_.get(), rows_, depth_, panels, begin, end, width, to, accumulate);
+      return vector_multiply<false>(reinterpret_cast<const Bf16*>(data_.get()), rows_, depth_, panels, begin, end, width, to, accumulate);
   }
 }
 

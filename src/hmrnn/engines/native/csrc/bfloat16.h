@@ -5,6 +5,7 @@
 //   widen  operands are made float32 again: any processor, as fast as float32
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -29,38 +30,45 @@ enum class Bf16Kernel : int { kWiden = 0, kDot = 1, kAmx = 2 };
 Bf16Kernel& bf16_kernel();
 bool bf16_has(Bf16Kernel kernel);
 
-// What is done for M rows of a block of 16 and one panel: c[m][0 .. columns) (+)= a[m] . panel.
-template <int M, bool kDot>
-inline void bf16_tile(const Bf16* a, int64_t depth, const Bf16* panel, float* const* c, int64_t columns, bool accumulate);
-
 // Rows in bfloat16: [row / 16][depth / 32][row % 16][depth % 32].
 class RoundedRows {
  public:
   // Rounds rows of float32.
   void take(const std::vector<const float*>& rows, int64_t depth) {
     allocate(static_cast<int64_t>(rows.size()), depth);
-    for (int64_t m = 0; m < rows_; ++m) {
-      const float* from = rows[m];
-      Bf16* to = row(m);
-      for (int64_t k = 0; k < depth_; k += kBf16Depth, to += kBlockRows * kBf16Depth) {
-        if (k + kBf16Depth <= depth)
-          for (int j = 0; j < kBf16Depth; ++j) to[j] = Bf16::round(from[k + j]);
+    for (int64_t m = 0; m < rows_; ++m)
+      for (int64_t k = 0; k < depth_; k += kBf16Depth) {
+        uint32_t* to = pairs(m, k);
+        const float* from = rows[m] + k;
+        const int64_t count = std::min<int64_t>(kBf16Depth, depth - k);
+        if (count == kBf16Depth)
+          for (int j = 0; j < kBf16Depth / 2; ++j) to[j] = rounded_pair(from[2 * j], from[2 * j + 1]);
         else
-          for (int j = 0; j < kBf16Depth; ++j) to[j] = k + j < depth ? Bf16::round(from[k + j]) : Bf16{0};
+          for (int j = 0; j < kBf16Depth / 2; ++j)
+            to[j] = rounded_pair(2 * j < count ? from[2 * j] : 0.0f, 2 * j + 1 < count ? from[2 * j + 1] : 0.0f);
       }
-    }
   }
 
   // Rounds the columns [begin, end) of rows of float32, as rows.
   template <typename Row>
   void take_transposed(Row row_of, int64_t depth, int64_t begin, int64_t end) {
     allocate(end - begin, depth);
-    for (int64_t k = 0; k < depth_; ++k) {
-      const float* from = k < depth ? row_of(k) + begin : nullptr;
-      Bf16* to = data_.get() + k / kBf16Depth * kBlockRows * kBf16Depth + k % kBf16Depth;
-      for (int64_t m = 0; m < rows_; ++m)
-        to[m / kBlockRows * kBlockRows * depth_ + m % kBlockRows * kBf16Depth] = from ? Bf16::round(from[m]) : Bf16{0};
-    }
+    uint32_t block[kBf16Depth / 2][kBlockRows];  // of pairs
+    for (int64_t k = 0; k < depth_; k += kBf16Depth)
+      for (int64_t m = 0; m < rows_; m += kBlockRows) {
+        const int64_t count = std::min<int64_t>(kBlockRows, rows_ - m);
+        for (int pair = 0; pair < kBf16Depth / 2; ++pair) {
+          const int64_t first = k + 2 * pair;
+          const float* even = first < depth ? row_of(first) + begin + m : nullptr;
+          const float* odd = first + 1 < depth ? row_of(first + 1) + begin + m : nullptr;
+          if (odd && count == kBlockRows)
+            for (int j = 0; j < kBlockRows; ++j) block[pair][j] = rounded_pair(even[j], odd[j]);
+          else
+            for (int j = 0; j < kBlockRows; ++j)
+              block[pair][j] = rounded_pair(even && j < count ? even[j] : 0.0f, odd && j < count ? odd[j] : 0.0f);
+        }
+        put_transposed(block, pairs(m, k), kBf16Depth / 2);
+      }
   }
 
   // Rows `to` (+)= these rows . weights, for panels of two vectors in width. `panels` is the first of them.
@@ -68,9 +76,12 @@ class RoundedRows {
 
  private:
   int64_t rows_ = 0, depth_ = 0, room_ = 0;
-  Buffer<Bf16> data_;
+  Buffer<uint32_t> data_;  // in pairs
 
-  Bf16* row(int64_t m) const { return data_.get() + m / kBlockRows * kBlockRows * depth_ + m % kBlockRows * kBf16Depth; }
+  // Of row m, from depth k on: 32 numbers.
+  uint32_t* pairs(int64_t m, int64_t k) const {
+    return data_.get() + (m / kBlockRows * kBlockRows * depth_ + k * kBlockRows + m % kBlockRows * kBf16Depth) / 2;
+  }
 
   void allocate(int64_t rows, int64_t depth) {
     rows_ = rows;
@@ -78,13 +89,13 @@ class RoundedRows {
     const int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
     const int64_t needed = blocks * kBlockRows * depth_;
     if (needed > room_) {
-      data_ = Buffer<Bf16>(needed);
+      data_ = Buffer<uint32_t>(needed / 2);
       room_ = needed;
     }
     // A tile multiplies all rows of a block: those that there are not must hold numbers, whichever.
     if (rows % kBlockRows)
       for (int64_t k = 0; k < depth_; k += kBf16Depth)
-        std::memset(static_cast<void*>(row(rows) + k * kBlockRows), 0, (kBlockRows - rows % kBlockRows) * kBf16Depth * sizeof(Bf16));
+        std::memset(pairs(rows, k), 0, (kBlockRows - rows % kBlockRows) * kBf16Depth * sizeof(Bf16));
   }
 };
 

@@ -6,8 +6,7 @@ namespace hmrnn {
 
 namespace {
 
-constexpr int64_t kRowsOfGroup = 16;       // below that, threads read the weights more often than it is worth
-constexpr int64_t kWorthThreads = 1 << 20;  // multiply-adds of a call
+constexpr int64_t kRowsOfGroup = 16;  // below that, threads read the weights more often than it is worth
 
 template <typename T>
 std::vector<Group<T>> groups_of(int64_t rows, int threads) {
@@ -278,13 +277,6 @@ void join_groups(ForwardPass<T, P>& pass, int64_t* counts) {
     }
     counts[l] = total;
   }
-}
-
-template <typename T>
-int64_t multiply_adds(const Tables<T>& tables) {
-  int64_t total = 0;
-  for (const Layer<T>& layer : tables.groups[0].layers) total += 4 * layer.H * layer.H;
-  return total * tables.steps * tables.rows;
 }
 
 }  // namespace

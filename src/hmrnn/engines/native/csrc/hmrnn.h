@@ -80,6 +80,17 @@ HMRNN_API const char* hmrnn_forward(const HmrnnCall* call, HmrnnForward* out, vo
 HMRNN_API const char* hmrnn_backward(void* tables, HmrnnBackward* gradients);
 HMRNN_API void hmrnn_free(void* tables);
 
+/* c (rows, columns) = a . b with operands in bfloat16. a is (rows, depth), and b (depth, columns), or (columns, depth) if
+ * `transposed`. With `sums`, a is (depth, rows). */
+typedef struct {
+  const float *a, *b;
+  float* c;
+  int64_t rows, columns, depth;
+  int32_t transposed, sums, threads;
+} HmrnnProduct;
+
+HMRNN_API const char* hmrnn_product(const HmrnnProduct* product);
+
 HMRNN_API int hmrnn_abi(void);
 
 /* Kernels for bfloat16: widen, dot, amx. The one in use; whether this processor has another; which to use (for tests). */

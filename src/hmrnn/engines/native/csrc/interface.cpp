@@ -43,6 +43,15 @@ const char* hmrnn_backward(void* tables, HmrnnBackward* gradients) {
 
 void hmrnn_free(void* tables) { delete static_cast<hmrnn::AnyTables*>(tables); }
 
+const char* hmrnn_product(const HmrnnProduct* product) {
+  try {
+    hmrnn::product(*product);
+  } catch (const std::bad_alloc&) {
+    return kNoMemory;
+  }
+  return nullptr;
+}
+
 const char* hmrnn_bfloat16_kernel(void) { return kKernels[static_cast<int>(hmrnn::bf16_kernel())]; }
 
 int hmrnn_bfloat16_use(const char* kernel) {

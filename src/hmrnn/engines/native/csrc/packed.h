@@ -40,14 +40,6 @@ struct RowList {
   int64_t size() const { return static_cast<int64_t>(from.size()); }
 };
 
-// Two rows of float32 in pairs of bfloat16, filled up with zeros. A row that there is not (null) is zero.
-inline void interleave(const float* even, const float* odd, int64_t columns, int64_t width, Bf16* out) {
-  for (int64_t j = 0; j < width; ++j) {
-    out[2 * j] = even && j < columns ? Bf16::round(even[j]) : Bf16{0};
-    out[2 * j + 1] = odd && j < columns ? Bf16::round(odd[j]) : Bf16{0};
-  }
-}
-
 // A (depth, width) matrix in panels of kPanel columns: within a panel row after row (in bfloat16 pair of rows after pair
 // of rows), the last panel filled up with zeros.
 template <typename T, typename P>
@@ -60,55 +52,70 @@ class Panels {
 
   int64_t count() const { return (width + kPanel - 1) / kPanel; }
   int64_t padded() const { return (depth + kDeep - 1) / kDeep * kDeep; }
-  const P* panel(int64_t p) const { return data_.get() + p * padded() * kPanel; }
+  const P* panel(int64_t p) const { return reinterpret_cast<const P*>(data_.get()) + p * padded() * kPanel; }
   bool empty() const { return depth == 0; }
 
   void allocate(int64_t new_depth, int64_t new_width) {
     depth = new_depth;
     width = new_width;
-    data_ = Buffer<P>(count() * padded() * kPanel);
+    data_ = Buffer<Element>(count() * padded() / kPair * kPanel);
   }
 
   // From a matrix stored as (width, depth): for products with its transpose.
   void pack_transposed(const T* w, int64_t begin, int64_t end) {
-    fill(begin, end, [&](int64_t k, int64_t column) { return w[column * depth + k]; });
+    Element block[16][16];
+    for (int64_t p = begin; p < end; ++p)
+      for (int64_t k = 0; k < padded(); k += 16 * kPair)
+        for (int64_t j = 0; j < kPanel; j += 16) {
+          const int64_t first = p * kPanel + j;
+          for (int64_t i = 0; i < 16; ++i)
+            for (int64_t d = 0; d < 16; ++d) {
+              auto at = [&](int64_t depth_at) {
+                return first + i < width && depth_at < depth ? w[(first + i) * depth + depth_at] : T(0);
+              };
+              block[i][d] = element(at(k + kPair * d), at(k + kPair * d + 1));
+            }
+          const int64_t rows = std::min<int64_t>(16, (padded() - k) / kPair), columns = std::min<int64_t>(16, kPanel - j);
+          Element* out = start(p) + k / kPair * kPanel + j;
+          if (rows == 16 && columns == 16) {
+            put_transposed(block, out, kPanel);
+          } else {
+            for (int64_t d = 0; d < rows; ++d)
+              for (int64_t i = 0; i < columns; ++i) out[d * kPanel + i] = block[i][d];
+          }
+        }
   }
 
   // From rows of length `width`, one for each k.
   template <typename Row>
   void pack_rows(Row row, int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
-      P* out = data_.get() + p * padded() * kPanel;
+      Element* out = start(p);
       const int64_t first = p * kPanel, columns = std::min<int64_t>(kPanel, width - first);
-      for (int64_t k = 0; k < padded(); k += kPair) {
-        const T *even = k < depth ? row(k) + first : nullptr, *odd = k + 1 < depth && kPair == 2 ? row(k + 1) + first : nullptr;
-        if constexpr (kPair == 2)
-          interleave(even, odd, columns, kPanel, out + k * kPanel);
+      for (int64_t k = 0; k < padded(); k += kPair, out += kPanel) {
+        const T* even = k < depth ? row(k) + first : nullptr;
+        const T* odd = kPair == 2 && k + 1 < depth ? row(k + 1) + first : nullptr;
+        if (columns == kPanel && even && (odd || kPair == 1))
+          for (int64_t j = 0; j < kPanel; ++j) out[j] = element(even[j], kPair == 2 ? odd[j] : T(0));
         else
-          for (int64_t j = 0; j < kPanel; ++j) out[k * kPanel + j] = j < columns ? even[j] : T(0);
+          for (int64_t j = 0; j < kPanel; ++j)
+            out[j] = element(even && j < columns ? even[j] : T(0), odd && j < columns ? odd[j] : T(0));
       }
     }
   }
 
  private:
   static constexpr int kPair = std::is_same_v<P, Bf16> ? 2 : 1;
-  Buffer<P> data_;
+  using Element = std::conditional_t<kPair == 2, uint32_t, T>;  // what is laid down at once
+  Buffer<Element> data_;
 
-  template <typename Value>
-  void fill(int64_t begin, int64_t end, Value value) {
-    for (int64_t p = begin; p < end; ++p) {
-      P* out = data_.get() + p * padded() * kPanel;
-      for (int64_t j = 0; j < kPanel; ++j) {
-        const int64_t column = p * kPanel + j;
-        for (int64_t k = 0; k < padded(); ++k) {
-          const T x = k < depth && column < width ? value(k, column) : T(0);
-          if constexpr (kPair == 2)
-            out[(k / 2 * kPanel + j) * 2 + k % 2] = Bf16::round(x);
-          else
-            out[k * kPanel + j] = x;
-        }
-      }
-    }
+  Element* start(int64_t p) { return data_.get() + p * padded() / kPair * kPanel; }
+
+  static Element element(T first, T second) {
+    if constexpr (kPair == 2)
+      return rounded_pair(first, second);
+    else
+      return first;
   }
 };
 

@@ -14,6 +14,8 @@
 
 namespace hmrnn {
 
+constexpr int64_t kWorthThreads = 1 << 20;  // multiply-adds of a call
+
 // Which rows of a group wait at which layer, and the current event of each. Every member of a group has its own.
 template <typename T>
 class Books {
@@ -199,6 +201,8 @@ struct DetectorGradients {
   std::vector<std::vector<Buffer<T>>> u_z, v_z, w_z;  // (groups, L): by the dot products of each event's h, (N)
   Buffer<T> x_z;                                      // (T, B): by those of x with the first detector
 };
+
+void product(const HmrnnProduct& product);
 
 template <typename T, typename P>
 double sum_up(Tables<T>& tables, const DetectorGradients<T>& detectors, HmrnnBackward& gradients, const Pool::Lease& lease);

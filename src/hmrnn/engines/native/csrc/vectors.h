@@ -34,16 +34,25 @@ inline To bits(From value) {
   return result;
 }
 
-// The upper half of a float32. Rounded to nearest, ties to even, as torch does; NaN stays NaN.
+// The upper half of a float32.
 struct Bf16 {
   uint16_t value;
-
-  static Bf16 round(float x) {
-    const uint32_t u = bits<uint32_t>(x);
-    const uint32_t rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-    const uint32_t nan = (u >> 16) | 0x40;
-    return {static_cast<uint16_t>((u & 0x7fffffff) > 0x7f800000 ? nan : rounded)};
-  }
 };
+
+// Its upper half is the bfloat16 nearest to x, ties to even, as torch rounds; NaN stays NaN. Without branches: a vector.
+inline uint32_t rounded(float x) {
+  const uint32_t u = bits<uint32_t>(x), nearest = u + 0x7fff + ((u >> 16) & 1);
+  return (u & 0x7fffffff) > 0x7f800000 ? u | 0x400000 : nearest;
+}
+
+// Two of them, as they lie in memory.
+inline uint32_t rounded_pair(float first, float second) { return (rounded(first) >> 16) | (rounded(second) & 0xffff0000); }
+
+// A block of 16 x 16, transposed: out[j * stride + i] = in[i][j].
+template <typename T>
+inline void put_transposed(const T (&in)[16][16], T* out, int64_t stride) {
+  for (int j = 0; j < 16; ++j)
+    for (int i = 0; i < 16; ++i) out[j * stride + i] = in[i][j];
+}
 
 }  // namespace hmrnn

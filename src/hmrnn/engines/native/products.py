@@ -1,0 +1,54 @@
+"""Linear maps whose products are computed in bfloat16, as the native engine computes its own: sums are float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hmrnn.engines.native.library import Product, check, library, plain
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x @ weight.T for x (..., inputs) and weight (outputs, inputs), both float32."""
+    out: Tensor = _Linear.apply(x, weight)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        rows, matrix = flat("x", x), plain("weight", weight, weight.shape, torch.float32)
+        ctx.save_for_backward(rows, matrix)
+        ctx.shape = x.shape
+        return product(rows, matrix, transposed=True).view(*x.shape[:-1], len(weight))
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        rows, matrix = ctx.saved_tensors
+        wants_x, wants_weight = ctx.needs_input_grad
+        grad = flat("grad", grad)
+        d_x = product(grad, matrix).view(ctx.shape) if wants_x else None
+        return d_x, product(grad, rows, sums=True) if wants_weight else None
+
+
+def flat(name: str, tensor: Tensor) -> Tensor:
+    """(..., n) -> (rows, n), as C++ can read it."""
+    return plain(name, tensor, tensor.shape, torch.float32).view(-1, tensor.shape[-1])
+
+
+def product(a: Tensor, b: Tensor, *, transposed: bool = False, sums: bool = False) -> Tensor:
+    """a @ b, a @ b.T (`transposed`) or a.T @ b (`sums`)."""
+    depth, rows = a.shape if sums else a.shape[::-1]
+    columns = b.shape[0] if transposed else b.shape[1]
+    c = torch.empty(rows, columns, dtype=torch.float32, device="cpu")
+    if c.numel() == 0 or depth == 0:
+        return c.zero_()
+    asked = Product(
+        a.data_ptr(), b.data_ptr(), c.data_ptr(), rows, columns, depth, transposed, sums, torch.get_num_threads()
+    )
+    check(library().hmrnn_product(asked))
+    return c
