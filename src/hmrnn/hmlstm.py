@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hmrnn import engines
 from hmrnn.config import BOUNDARIES, COPY_BOUNDARIES, PRECISIONS, Boundary, CopyBoundary, Precision
+from hmrnn.engines.native.streams import try_step
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call, Recurrent, Unrolled
 from hmrnn.sequence import COPY, FLUSH, UPDATE, HMLSTMOutput, HMLSTMState, Piecewise
@@ -165,19 +166,37 @@ class HMLSTM(Recurrent):
         """The parameters, layer by layer."""
         return [layer.weights() for layer in self.layers]  # type: ignore[operator, unused-ignore]
 
+    def step(
+        self,
+        x: Tensor | Piecewise,
+        state: HMLSTMState | None = None,
+        boundaries: Tensor | None = None,
+        slope: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[HMLSTMOutput, HMLSTMState]:
+        if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            done = try_step(self, x, state, boundaries, slope, generator)
+            if done is not None:
+                return done
+        return super().step(x, state, boundaries, slope, generator)
+
     def unroll(self, call: Call) -> Unrolled:
         T, B, _ = call.shape
-        uniforms = None
-        if self.boundary == "sample" and call.given is None:
-            # float32 whatever the weights are, so that every dtype and engine sees the same numbers
-            shape = (T, B, self.num_layers - 1)
-            uniforms = torch.rand(shape, generator=call.generator, device=call.state.z.device, dtype=torch.float32)
+        uniforms = self._uniforms((T, B), call.generator, call.state.z.device) if call.given is None else None
         rules = engines.Rules(self.boundary, self.copy_boundary == "hold", uniforms, self.rounds_products)
         trace = engines.ENGINES[self.engine](self.weights(), call, rules)
         done = trace.operations
         if done is None:
             done = operations(trace.z, call.state.z, call.valid)
         return Unrolled(HMLSTMOutput(trace.steps, trace.z, done), trace.state)
+
+    def _uniforms(
+        self, shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device
+    ) -> Tensor | None:
+        if self.boundary != "sample":
+            return None
+        # float32 whatever the weights are, so that every dtype and engine sees the same numbers
+        return torch.rand((*shape, self.num_layers - 1), generator=generator, device=device, dtype=torch.float32)
 
     @torch.no_grad()
     def constrain_detectors(self, radius: float | None = None) -> None:

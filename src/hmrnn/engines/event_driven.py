@@ -106,15 +106,20 @@ def feed(weights: list[LayerWeights], call: Call, tables: bool) -> tuple[Inputs,
     return inputs, [first._replace(W=None, W_z=None), *weights[1:]]  # type: ignore[arg-type]
 
 
+def tensors(inputs: Inputs, weights: Sequence[LayerWeights], call: Call) -> list[Tensor | None]:
+    """All that a gradient may be wanted of."""
+    state = call.state
+    parameters = (w for layer in weights for w in layer)
+    return [inputs.x, inputs.table, inputs.table_z, *state.h, *state.c, state.z, *parameters]
+
+
 def _run(kernel: Kernel, weights: list[LayerWeights], inputs: Inputs, call: Call, rules: Rules) -> Trace:
-    L, state = len(weights), call.state
-    parameters = [w for layer in weights for w in layer]
-    tensors = [inputs.x, inputs.table, inputs.table_z, *state.h, *state.c, state.z, *parameters]
-    if not wants_gradient(tensors):
+    L, all_ = len(weights), tensors(inputs, weights, call)
+    if not wants_gradient(all_):
         result = kernel.forward(weights, inputs, call, rules, False)
         steps = [Piecewise(values, index) for values, index in zip(result.values, result.index, strict=True)]
         return trace(steps, result.z, result.c_last, result.z_last)
-    outputs = _EventDriven.apply(kernel, inputs.symbols, call, rules, L, *tensors)  # type: ignore[no-untyped-call]
+    outputs = _EventDriven.apply(kernel, inputs.symbols, call, rules, L, *all_)  # type: ignore[no-untyped-call]
     values, tangents, index, repeats, c_last = (outputs[k * L : (k + 1) * L] for k in range(5))
     steps = [Piecewise(*parts) for parts in zip(values, index, tangents, repeats, strict=True)]
     return trace(steps, outputs[5 * L], c_last, outputs[5 * L + 1])

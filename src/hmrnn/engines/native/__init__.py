@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hmrnn.engines import event_driven
 from hmrnn.engines.event_driven import Gradients, InputGradients, Inputs, Result
 from hmrnn.engines.native import library as c
+from hmrnn.engines.native import streams
 from hmrnn.engines.native.build import Unavailable
-from hmrnn.engines.native.library import address, library, plain, pointers
+from hmrnn.engines.native.library import address, library, plain, plain_weights, pointers
 from hmrnn.engines.types import Rules, Trace
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
+from hmrnn.sequence import HMLSTMState
 
 __all__ = ["Clock", "Unavailable", "library", "run"]
 
@@ -34,7 +35,33 @@ class Clock:
 
 
 def run(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
+    T, B, _ = call.shape
+    if T == 1 and B <= streams.MOST_ROWS and call.valid is None:
+        done = single_step(weights, call, rules)
+        if done is not None:
+            return done
     return event_driven.run(NativeKernel(), weights, call, rules, tables=True)
+
+
+def single_step(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace | None:
+    """A call of one step without a gradient: the weights need not be packed, and those of layers that COPY not read."""
+    inputs, weights = event_driven.feed(list(weights), call, tables=False)
+    assert inputs.x is not None
+    if event_driven.wants_gradient(event_driven.tensors(inputs, weights, call)):
+        return None
+    state = call.state
+    dtype = state.z.dtype
+    x = plain("x", inputs.x, call.shape, dtype)[0]
+    h, cells = (tuple(part.contiguous() for part in parts) for parts in (state.h, state.c))
+    given, uniforms = (None if part is None else part[0].contiguous() for part in (call.given, rules.uniforms))
+    steps = streams.Steps(streams.detached(weights), rules.hold, rules.bfloat16, None)
+    out, state = steps.step(x, None, HMLSTMState(h, cells, state.z.contiguous()), given, uniforms, call.slope)
+    return Trace(
+        steps=tuple(step[None] for step in out.steps),
+        z=out.z.unsqueeze(0),
+        state=state,
+        operations=out.operations.unsqueeze(0),
+    )
 
 
 class Saved:
@@ -80,7 +107,7 @@ class NativeKernel:
         counts = (ctypes.c_int64 * L)()
         arrays = (c.weights_array(weights), (ctypes.c_int64 * L)(*sizes), pointers(h), pointers(cells))
         asked = c.Call(
-            precision=c.FLOAT64 if dtype == torch.float64 else c.BFLOAT16 if rules.bfloat16 else c.FLOAT32,
+            precision=c.precision_of(dtype, rules.bfloat16),
             threads=torch.get_num_threads(),
             hold=rules.hold,
             training=training,
@@ -155,23 +182,6 @@ class NativeKernel:
         c.check(library().hmrnn_backward(saved.tables, asked))
         Clock.add(asked.seconds)
         return InputGradients(d_x, d_table, d_table_z, d_h, d_c, d_z, d_weights)
-
-
-def plain_weights(
-    layer: LayerWeights, sizes: Sequence[int], l: int, input_size: int, dtype: torch.dtype
-) -> LayerWeights:
-    """The weights of layer l as C++ can read them."""
-    H, below, above = sizes[l], sizes[l - 1] if l else input_size, sizes[l + 1] if l + 1 < len(sizes) else 0
-    shapes = LayerWeights(  # type: ignore[call-overload]
-        W=(4 * H, below), U=(4 * H, H), V=(4 * H, above), b=(4 * H,), W_z=(below,), U_z=(H,), V_z=(above,), b_z=(),
-        gain=(4 * H,), gain_c=(H,), bias_c=(H,),
-    )  # fmt: skip
-    return LayerWeights(
-        *(
-            None if tensor is None else plain(f"layers[{l}].{name}", tensor, shape, dtype)  # type: ignore[arg-type]
-            for name, tensor, shape in zip(LayerWeights._fields, layer, shapes, strict=True)
-        )
-    )
 
 
 def plain_inputs(inputs: Inputs, input_size: int, units: int, dtype: torch.dtype) -> Inputs:

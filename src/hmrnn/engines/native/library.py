@@ -99,6 +99,45 @@ class Product(Structure):
     ]
 
 
+class Stream(Structure):
+    _fields_ = [
+        ("precision", c_int32),
+        ("hold", c_int32),
+        ("layers", c_int64),
+        ("input_size", c_int64),
+        ("hidden", POINTER(c_int64)),
+        ("weights", POINTER(Weights)),
+        ("table", c_void_p),
+        ("table_z", c_void_p),
+        ("output_size", c_int64),
+        ("symbols", c_int64),
+        ("gates", POINTER(c_void_p)),
+        ("embeddings", POINTER(c_void_p)),
+        ("head", c_void_p),
+        ("head_bias", c_void_p),
+    ]
+
+
+class Step(Structure):
+    _fields_ = [
+        ("rows", c_int64),
+        ("threads", c_int32),
+        ("slope", c_double),
+        ("x", c_void_p),
+        ("symbols", c_void_p),
+        ("h", POINTER(c_void_p)),
+        ("c", POINTER(c_void_p)),
+        ("z", c_void_p),
+        ("new_h", POINTER(c_void_p)),
+        ("new_c", POINTER(c_void_p)),
+        ("new_z", c_void_p),
+        ("new_z_too", c_void_p),
+        ("operations", c_void_p),
+        ("given", c_void_p),
+        ("uniforms", c_void_p),
+    ]
+
+
 def library() -> ctypes.CDLL:
     """The library, built if need be. Raises Unavailable, and the same again if asked again."""
     global _loaded, _failure
@@ -122,14 +161,29 @@ def _load() -> ctypes.CDLL:
         raise Unavailable(f"{path} can't be loaded ({error}); delete it to build it anew") from None
     if abi != ABI:
         raise Unavailable(f"{path} is of another version ({abi}, and this is {ABI}); delete it to build it anew")
-    for function in (lib.hmrnn_forward, lib.hmrnn_backward, lib.hmrnn_product, lib.hmrnn_bfloat16_kernel):
-        function.restype = c_char_p
-    lib.hmrnn_product.argtypes = [POINTER(Product)]
-    lib.hmrnn_forward.argtypes = [POINTER(Call), POINTER(Forward), POINTER(c_void_p)]
-    lib.hmrnn_backward.argtypes = [c_void_p, POINTER(Backward)]
-    lib.hmrnn_free.argtypes, lib.hmrnn_free.restype = [c_void_p], None
-    lib.hmrnn_bfloat16_use.argtypes, lib.hmrnn_bfloat16_use.restype = [c_char_p], c_int
+    arrays = [POINTER(c_void_p)] * 2
+    declare(lib, c_char_p, "forward", POINTER(Call), POINTER(Forward), POINTER(c_void_p))
+    declare(lib, c_char_p, "backward", c_void_p, POINTER(Backward))
+    declare(lib, None, "free", c_void_p)
+    declare(lib, c_char_p, "product", POINTER(Product))
+    declare(lib, c_char_p, "stream_new", POINTER(Stream), POINTER(c_void_p))
+    declare(lib, c_char_p, "stream_step", c_void_p, c_void_p)
+    declare(lib, None, "stream_free", c_void_p)
+    declare(lib, c_char_p, "stream_set", c_void_p, *arrays, c_void_p)
+    declare(lib, c_char_p, "stream_get", c_void_p, *arrays, c_void_p)
+    declare(lib, c_char_p, "stream_next", c_void_p, c_int64, c_double, c_int, c_void_p, c_void_p, c_void_p)
+    declare(lib, c_char_p, "bfloat16_kernel")
+    declare(lib, c_int, "bfloat16_use", c_char_p)
     return lib
+
+
+def declare(lib: ctypes.CDLL, result: Any, name: str, *arguments: Any) -> None:
+    function = getattr(lib, f"hmrnn_{name}")
+    function.restype, function.argtypes = result, list(arguments)
+
+
+def precision_of(dtype: torch.dtype, bfloat16: bool) -> int:
+    return FLOAT64 if dtype == torch.float64 else BFLOAT16 if bfloat16 else FLOAT32
 
 
 def fast_bfloat16() -> bool:
@@ -146,6 +200,23 @@ def plain(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -
     if tuple(tensor.shape) != tuple(shape):
         raise ValueError(f"{name} must have shape {tuple(shape)}; got {tuple(tensor.shape)}")
     return tensor.resolve_conj().resolve_neg().contiguous()
+
+
+def plain_weights(
+    layer: LayerWeights, sizes: Sequence[int], l: int, input_size: int, dtype: torch.dtype
+) -> LayerWeights:
+    """The weights of layer l as C++ can read them."""
+    H, below, above = sizes[l], sizes[l - 1] if l else input_size, sizes[l + 1] if l + 1 < len(sizes) else 0
+    shapes = LayerWeights(  # type: ignore[call-overload]
+        W=(4 * H, below), U=(4 * H, H), V=(4 * H, above), b=(4 * H,), W_z=(below,), U_z=(H,), V_z=(above,), b_z=(),
+        gain=(4 * H,), gain_c=(H,), bias_c=(H,),
+    )  # fmt: skip
+    return LayerWeights(
+        *(
+            None if tensor is None else plain(f"layers[{l}].{name}", tensor, shape, dtype)  # type: ignore[arg-type]
+            for name, tensor, shape in zip(LayerWeights._fields, layer, shapes, strict=True)
+        )
+    )
 
 
 def pointers(tensors: Sequence[Tensor | None]) -> Any:

@@ -91,6 +91,49 @@ typedef struct {
 
 HMRNN_API const char* hmrnn_product(const HmrnnProduct* product);
 
+/* Single steps without a gradient, with weights that stay as they are: bfloat16 copies them, else they are read where they
+ * lie. The output module is there if `output_size` is not 0 (float32 only). */
+typedef struct {
+  int32_t precision, hold;
+  int64_t layers, input_size;
+  const int64_t* hidden;
+  const HmrnnWeights* weights;
+  const void *table, *table_z; /* (S, 4 H_0), (S), or null: then steps give x */
+  int64_t output_size, symbols;
+  const float* const* gates;      /* L times (L, H_l) */
+  const float* const* embeddings; /* L times (output_size, H_l) */
+  const float *head, *head_bias;  /* (symbols, output_size), (symbols) */
+} HmrnnStream;
+
+/* A step of some batch rows. What a layer that COPYs in every row would get is not written: see `operations`. */
+typedef struct {
+  int64_t rows;
+  int32_t threads;
+  double slope;
+  const void* x;           /* (B, input_size), or null */
+  const int64_t* symbols;  /* (B), or null */
+  const void* const* h;    /* L times (B, H_l) */
+  const void* const* c;
+  const void* z;           /* (B, L-1) */
+  void* const* new_h;
+  void* const* new_c;
+  void *new_z, *new_z_too; /* (B, L-1), twice the same */
+  int8_t* operations;      /* (B, L) as in sequence.Operation */
+  const void* given;
+  const float* uniforms;
+} HmrnnStep;
+
+HMRNN_API const char* hmrnn_stream_new(const HmrnnStream* what, void** stream);
+HMRNN_API const char* hmrnn_stream_step(void* stream, const HmrnnStep* step);
+HMRNN_API void hmrnn_stream_free(void* stream);
+
+/* The same with a state inside the stream, one batch row, a table and an output module: set it, and go on symbol by symbol.
+ * `z` is (L-1) boundaries. */
+HMRNN_API const char* hmrnn_stream_set(void* stream, const void* const* h, const void* const* c, const void* z);
+HMRNN_API const char* hmrnn_stream_get(void* stream, void* const* h, void* const* c, void* z);
+HMRNN_API const char* hmrnn_stream_next(void* stream, int64_t symbol, double slope, int threads, const float* uniforms,
+                                        float* logits, float* z);
+
 HMRNN_API int hmrnn_abi(void);
 
 /* Kernels for bfloat16: widen, dot, amx. The one in use; whether this processor has another; which to use (for tests). */

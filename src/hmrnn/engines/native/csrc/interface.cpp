@@ -4,11 +4,23 @@
 #include <stdexcept>
 
 #include "passes.h"
+#include "stream.h"
 
 namespace {
 
-constexpr const char* kNoMemory = "there is not enough memory";
 constexpr const char* kKernels[] = {"widen", "dot", "amx"};
+
+template <typename Work>
+const char* guarded(Work work) {
+  try {
+    work();
+    return nullptr;
+  } catch (const std::bad_alloc&) {
+    return "there is not enough memory";
+  } catch (const std::exception&) {
+    return "the system gives no more threads";
+  }
+}
 
 }  // namespace
 
@@ -16,40 +28,48 @@ int hmrnn_abi(void) { return HMRNN_ABI; }
 
 const char* hmrnn_forward(const HmrnnCall* call, HmrnnForward* out, void** tables) {
   std::unique_ptr<hmrnn::AnyTables> kept;
-  try {
+  const char* error = guarded([&] {
     if (call->precision == HMRNN_FLOAT64)
       hmrnn::forward<double, double>(*call, *out, kept);
     else if (call->precision == HMRNN_BFLOAT16)
       hmrnn::forward<float, hmrnn::Bf16>(*call, *out, kept);
     else
       hmrnn::forward<float, float>(*call, *out, kept);
-  } catch (const std::bad_alloc&) {
-    return kNoMemory;
-  }
+  });
   *tables = kept.release();
-  return nullptr;
+  return error;
 }
 
 const char* hmrnn_backward(void* tables, HmrnnBackward* gradients) {
-  try {
-    static_cast<hmrnn::AnyTables*>(tables)->backward(*gradients);
-  } catch (const std::bad_alloc&) {
-    return kNoMemory;
-  } catch (const std::runtime_error&) {
-    return "the system gives no more threads";
-  }
-  return nullptr;
+  return guarded([&] { static_cast<hmrnn::AnyTables*>(tables)->backward(*gradients); });
 }
 
 void hmrnn_free(void* tables) { delete static_cast<hmrnn::AnyTables*>(tables); }
 
 const char* hmrnn_product(const HmrnnProduct* product) {
-  try {
-    hmrnn::product(*product);
-  } catch (const std::bad_alloc&) {
-    return kNoMemory;
-  }
-  return nullptr;
+  return guarded([&] { hmrnn::product(*product); });
+}
+
+const char* hmrnn_stream_new(const HmrnnStream* what, void** stream) {
+  return guarded([&] { *stream = hmrnn::make_stream(*what).release(); });
+}
+
+void hmrnn_stream_free(void* stream) { delete static_cast<hmrnn::AnyStream*>(stream); }
+
+const char* hmrnn_stream_step(void* stream, const HmrnnStep* step) {
+  return guarded([&] { static_cast<hmrnn::AnyStream*>(stream)->step(*step); });
+}
+
+const char* hmrnn_stream_set(void* stream, const void* const* h, const void* const* c, const void* z) {
+  return guarded([&] { static_cast<hmrnn::AnyStream*>(stream)->set(h, c, z); });
+}
+
+const char* hmrnn_stream_get(void* stream, void* const* h, void* const* c, void* z) {
+  return guarded([&] { static_cast<hmrnn::AnyStream*>(stream)->get(h, c, z); });
+}
+
+const char* hmrnn_stream_next(void* stream, int64_t symbol, double slope, int threads, const float* uniforms, float* logits, float* z) {
+  return guarded([&] { static_cast<hmrnn::AnyStream*>(stream)->next(symbol, slope, threads, uniforms, logits, z); });
 }
 
 const char* hmrnn_bfloat16_kernel(void) { return kKernels[static_cast<int>(hmrnn::bf16_kernel())]; }

@@ -1,0 +1,326 @@
+"""Single steps without a gradient: one call of the library each, with everything prepared that stays the same."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hmrnn.engines.native.library import (
+    Step,
+    Stream,
+    address,
+    check,
+    library,
+    plain,
+    plain_weights,
+    pointers,
+    precision_of,
+    weights_array,
+)
+from hmrnn.equations import LayerWeights
+from hmrnn.recurrent import check_slope
+from hmrnn.sequence import COPY, HMLSTMOutput, HMLSTMState, Piecewise
+
+if TYPE_CHECKING:
+    from hmrnn.hmlstm import HMLSTM
+    from hmrnn.models import TextModel
+
+MOST_ROWS = 8  # with more, products of many rows at once are faster
+
+
+class Handle:
+    """A stream of the library, freed with this object; and the tensors that it reads."""
+
+    def __init__(self, weights: Sequence[LayerWeights], hold: bool, bfloat16: bool, table: Table | None, **output: Any):
+        dtype = weights[0].U.dtype
+        sizes = [len(layer.b) // 4 for layer in weights]
+        input_size = weights[0].W.shape[1]
+        checked = [plain_weights(layer, sizes, l, input_size, dtype) for l, layer in enumerate(weights)]
+        if table is not None:
+            checked[0] = checked[0]._replace(W=None, W_z=None)  # type: ignore[arg-type]
+        self.kept = (checked, table, output)
+        self.library = library()
+        self.stream = ctypes.c_void_p()
+        what = Stream(
+            precision=precision_of(dtype, bfloat16),
+            hold=hold,
+            layers=len(sizes),
+            input_size=input_size,
+            hidden=(ctypes.c_int64 * len(sizes))(*sizes),
+            weights=weights_array(checked),
+            table=None if table is None else table.gates.data_ptr(),
+            table_z=None if table is None or table.detector is None else table.detector.data_ptr(),
+            **{name: value for name, value in output.items() if not name.startswith("_")},
+        )
+        check(self.library.hmrnn_stream_new(what, self.stream))
+
+    def __del__(self) -> None:
+        self.library.hmrnn_stream_free(self.stream)
+
+
+class Table:
+    """W x and W_z x of the first layer, for every vector that x may be."""
+
+    def __init__(self, values: Tensor, first: LayerWeights) -> None:
+        self.gates = (values @ first.W.T).contiguous()  # (S, 4H)
+        self.detector = None if first.W_z is None else (values @ first.W_z).contiguous()  # (S,)
+
+
+class Steps:
+    """The single steps of a network. Its weights are read where they lie; those in bfloat16 and the table are copies."""
+
+    def __init__(self, weights: Sequence[LayerWeights], hold: bool, bfloat16: bool, table: Table | None) -> None:
+        self.sizes, self.dtype = tuple(len(layer.b) // 4 for layer in weights), weights[0].U.dtype
+        self.kind = (self.sizes, self.dtype)  # of the states that it makes
+        self.handle = Handle(weights, hold, bfloat16, table)
+        L = len(self.sizes)
+        self.arrays = [(ctypes.c_void_p * L)() for _ in range(4)]
+        h, c, new_h, new_c = self.arrays
+        self.asked = Step(h=h, c=c, new_h=new_h, new_c=new_c)
+        self.spare: list[tuple[Tensor, Tensor] | None] = [None] * L
+        self.index: Tensor | None = None
+        self.call, self.where = self.handle.library.hmrnn_stream_step, ctypes.addressof(self.asked)
+
+    def step(
+        self,
+        x: Tensor | None,
+        symbols: Tensor | None,
+        state: HMLSTMState,
+        given: Tensor | None,
+        uniforms: Tensor | None,
+        slope: float,
+    ) -> tuple[HMLSTMOutput, HMLSTMState]:
+        """All tensors checked, contiguous, of the weights' dtype; without a time dimension."""
+        asked, (h, c, new_h, new_c) = self.asked, self.arrays
+        B, L = state.z.shape[0], len(self.sizes)
+        if self.index is None or len(self.index) != B:
+            self.index, self.spare = torch.arange(B, device="cpu"), [None] * L
+        for l, size in enumerate(self.sizes):
+            h[l], c[l] = state.h[l].data_ptr(), state.c[l].data_ptr()
+            spare = self.spare[l]
+            if spare is None:
+                spare = self.spare[l] = tuple(torch.empty(2, B, size, dtype=self.dtype, device="cpu"))  # type: ignore[assignment]
+                new_h[l], new_c[l] = spare[0].data_ptr(), spare[1].data_ptr()  # type: ignore[index]
+        z, z_too = torch.empty(2, B, L - 1, dtype=self.dtype, device="cpu")
+        operations = torch.empty(B, L, dtype=torch.int8, device="cpu")
+        asked.rows, asked.threads, asked.slope = B, torch.get_num_threads(), slope
+        asked.x, asked.symbols, asked.z = address(x), address(symbols), state.z.data_ptr()
+        asked.new_z, asked.new_z_too, asked.operations = z.data_ptr(), z_too.data_ptr(), operations.data_ptr()
+        asked.given, asked.uniforms = address(given), address(uniforms)
+        check(self.call(self.handle.stream, self.where))
+        return self.result(state, z, z_too, operations)
+
+    def result(
+        self, state: HMLSTMState, z: Tensor, z_too: Tensor, operations: Tensor
+    ) -> tuple[HMLSTMOutput, HMLSTMState]:
+        """Tensors of layers that COPY are handed through as they are."""
+        hs, cs = [], []
+        for l, done in enumerate(copied_everywhere(operations)):
+            spare = self.spare[l]
+            if done or spare is None:
+                hs.append(state.h[l])
+                cs.append(state.c[l])
+            else:
+                hs.append(spare[0])
+                cs.append(spare[1])
+                self.spare[l] = None
+        assert self.index is not None
+        index = self.index
+        steps = tuple([made(Piecewise, values=h, index=index, tangents=None, repeats=None) for h in hs])
+        return (
+            made(HMLSTMOutput, steps=steps, z=z, operations=operations),
+            made(HMLSTMState, h=tuple(hs), c=tuple(cs), z=z_too, _kind=self.kind),
+        )
+
+
+def copied_everywhere(operations: Tensor) -> list[bool]:
+    rows = operations.tolist()
+    if len(rows) == 1:
+        return [done == COPY for done in rows[0]]
+    return [all(done == COPY for done in layer) for layer in zip(*rows, strict=True)]
+
+
+def made(kind: Callable[..., Any], **fields: Any) -> Any:
+    """A frozen dataclass, without the checks that its constructor makes of each field."""
+    new = object.__new__(kind)  # type: ignore[call-overload]
+    new.__dict__.update(fields)
+    return new
+
+
+class Prepared:
+    """The steps of a network as long as its weights stay what they are: other tensors, or the same ones written into,
+    and they are prepared anew. Kept in the network's `_prepared`."""
+
+    def __init__(self, rnn: HMLSTM, rounds: bool, values: Tensor | None) -> None:
+        self.sources = [layer._parameters for layer in rnn.layers]
+        self.rounds, self.values = rounds, values
+        self.seen = self.look()
+        weights = detached(rnn.weights())
+        table = None if values is None else Table(values.detach(), weights[0])
+        self.steps = Steps(weights, rnn.copy_boundary == "hold", rounds, table)
+        self.input_size = rnn.input_size
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # a copy of a network prepares its own
+
+    def __deepcopy__(self, memo: Any) -> None:
+        return None
+
+    def look(self) -> list[Any]:
+        seen: list[Any] = [
+            (p.data_ptr(), p._version) for source in self.sources for p in source.values() if p is not None
+        ]
+        if self.values is not None:
+            seen.append((self.values.data_ptr(), self.values._version))
+        return seen
+
+    def fits(self, rounds: bool, values: Tensor | None) -> bool:
+        return rounds == self.rounds and values is self.values and self.look() == self.seen
+
+
+def detached(weights: Sequence[LayerWeights]) -> list[LayerWeights]:
+    return [LayerWeights(*(None if w is None else w.detach() for w in layer)) for layer in weights]
+
+
+def is_plain(rnn: HMLSTM) -> bool:
+    """Whether its weights are its parameters, and not made from others, as by `nn.utils.parametrize`."""
+    return all(
+        w is layer._parameters.get(name)
+        for weights, layer in zip(rnn.weights(), rnn.layers, strict=True)
+        for name, w in weights._asdict().items()
+    )
+
+
+def try_step(
+    rnn: HMLSTM,
+    x: Tensor | Piecewise,
+    state: HMLSTMState | None,
+    boundaries: Tensor | None,
+    slope: float | None,
+    generator: torch.Generator | None,
+) -> tuple[HMLSTMOutput, HMLSTMState] | None:
+    """A step without a gradient. None if it has to go the general way, which also tells what is wrong with a call."""
+    values, index = (x.values, x.index) if isinstance(x, Piecewise) else (None, x)
+    if index.dim() != (2 if values is None else 1) or not 0 < index.shape[0] <= MOST_ROWS or not is_simple(index):
+        return None
+    rounds = rnn.precision == "bfloat16" or (
+        rnn.precision == "auto"
+        and torch.is_autocast_enabled("cpu")
+        and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    )
+    prepared: Prepared | None = rnn.__dict__.get("_prepared")
+    if prepared is None or not prepared.fits(rounds, values):
+        if (
+            rnn.engine != "native"
+            or not is_plain(rnn)
+            or (values is not None and values.shape[-1:] != (rnn.input_size,))
+        ):
+            return None
+        rounds_now = rounds and next(rnn.parameters()).dtype == torch.float32
+        prepared = rnn.__dict__["_prepared"] = Prepared(rnn, rounds_now, values)
+        prepared.rounds = rounds
+    steps, B = prepared.steps, index.shape[0]
+    if values is None:
+        if index.dtype != steps.dtype or index.shape[1] != prepared.input_size:
+            return None
+    elif index.dtype != torch.int64 or not all(0 <= number < len(values) for number in index.tolist()):
+        return None
+    if state is None:
+        state = rnn.initial_state(B)
+    elif state.__dict__.get("_kind") != steps.kind or state.z.shape[0] != B:
+        rnn._check_state(state, B, next(rnn.parameters()))
+        state = HMLSTMState(
+            *(tuple(t.detach().contiguous() for t in part) for part in (state.h, state.c)),
+            state.z.detach().contiguous(),
+        )
+    if boundaries is not None:
+        rnn._check_boundaries(boundaries.unsqueeze(0), 1, B, state.z)
+        boundaries = boundaries.to(steps.dtype).contiguous()
+    uniforms = rnn._uniforms((B,), generator, state.z.device) if boundaries is None else None
+    slope = rnn.slope if slope is None else check_slope(slope)
+    tensors = (index, None) if values is None else (None, index)
+    return steps.step(*tensors, state, boundaries, uniforms, slope)
+
+
+def is_simple(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+class TextStream:
+    """A text model that reads on symbol by symbol, with its state inside the library. One batch row, float32.
+
+    Its weights are those that the model had when the stream was made.
+    """
+
+    def __init__(self, model: TextModel, state: HMLSTMState, generator: torch.Generator | None = None) -> None:
+        from hmrnn.hmlstm import HMLSTM
+
+        rnn = model.rnn
+        assert isinstance(rnn, HMLSTM)
+        weights = detached(rnn.weights())
+        like = weights[0].U.dtype
+        table = Table(model.embedding.weight.detach(), weights[0])
+        size, symbols = model.config.output_size, len(model.symbols)
+        gates = [
+            plain("gates", g.weight.detach(), (rnn.num_layers, h), like)
+            for g, h in zip(model.output.gates, rnn.hidden_sizes, strict=True)
+        ]
+        embeddings = [
+            plain("embeddings", e.weight.detach(), (size, h), like)
+            for e, h in zip(model.output.embeddings, rnn.hidden_sizes, strict=True)
+        ]
+        head = plain("head", model.head.weight.detach(), (symbols, size), like)
+        bias = plain("head", model.head.bias.detach(), (symbols,), like)
+        self.handle = Handle(
+            weights,
+            rnn.copy_boundary == "hold",
+            rnn.rounds_products,
+            table,
+            output_size=size,
+            symbols=symbols,
+            gates=pointers(gates),
+            embeddings=pointers(embeddings),
+            head=head.data_ptr(),
+            head_bias=bias.data_ptr(),
+            _kept=(gates, embeddings, head, bias),
+        )
+        self.slope, self.generator = rnn.slope, generator if rnn.boundary == "sample" else None
+        self.sizes, self.symbols = rnn.hidden_sizes, symbols
+        self.logits = torch.empty(symbols, device="cpu")
+        self.z = torch.empty(rnn.num_layers - 1, device="cpu")
+        self.set(state)
+
+    def set(self, state: HMLSTMState) -> None:
+        h, c = ([part[0].contiguous() for part in parts] for parts in (state.h, state.c))
+        z = state.z[0].contiguous()
+        check(self.handle.library.hmrnn_stream_set(self.handle.stream, pointers(h), pointers(c), z.data_ptr()))
+
+    @property
+    def state(self) -> HMLSTMState:
+        h, c = ([torch.empty(1, size, device="cpu") for size in self.sizes] for _ in range(2))
+        z = torch.empty(1, len(self.sizes) - 1, device="cpu")
+        check(self.handle.library.hmrnn_stream_get(self.handle.stream, pointers(h), pointers(c), z.data_ptr()))
+        return HMLSTMState(tuple(h), tuple(c), z)
+
+    def read(self, symbol: int) -> tuple[bool, ...]:
+        """Reads a symbol: the boundaries that it made. `logits` are those of the next."""
+        if not 0 <= symbol < self.symbols:
+            raise IndexError(f"a symbol's number must lie between 0 and {self.symbols - 1}; got {symbol}")
+        uniforms = None if self.generator is None else torch.rand(len(self.z), generator=self.generator, device="cpu")
+        handle = self.handle
+        check(
+            handle.library.hmrnn_stream_next(
+                handle.stream,
+                symbol,
+                self.slope,
+                torch.get_num_threads(),
+                address(uniforms),
+                self.logits.data_ptr(),
+                self.z.data_ptr(),
+            )
+        )
+        return tuple(z > 0.5 for z in self.z.tolist())
