@@ -1,4 +1,4 @@
-"""The event-driven engine in C++. Until that arrives, a stand-in: the library is found and loaded, `events` computes."""
+"""The event-driven engine in C++. Until that arrives, the library is found and loaded, and `events` computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the native engine's library comes from: a wheel brings it built; elsewhere it is compiled on first use, and kept.
+"""Where the native engine's library comes from. A wheel brings it built; else it is compiled on first use, and kept.
 
 Two processes may need it at once: one builds, the other waits for it, and a build that was killed leaves nothing behind
 that a later one could trip over. The wheel's build hook (hatch_build.py) uses this file by its path, without hmrnn and
@@ -30,7 +30,7 @@ FLAGS = (
     *("-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math"),
 )
 # What a wheel for x86-64 carries, the best last: how each is compiled, and what /proc/cpuinfo must name for it. Each is
-# a file of its own: in one, the linker could take an inline function that was compiled for the newest processor for all.
+# a file of its own: in one, the linker could take an inline function compiled for the newest processor for all of them.
 # AMX instructions arise only where the source asks for them, so a processor needs no AMX to run the last.
 VARIANTS = {
     "x86-64-v2": (("-march=x86-64-v2",), "cx16 lahf_lm popcnt sse4_1 sse4_2 ssse3"),
@@ -45,29 +45,30 @@ class Unavailable(Exception):
 
 
 def find() -> Path:
-    """The library for this machine: the one that came with the package or the one in the cache, built if need be."""
-    shipped = SHIPPED / f"{best_variant()}.so"
-    if shipped.exists():
-        return shipped
-    target = in_cache()
+    """The library for this machine, built if need be."""
+    path = place()
     try:
-        if not target.exists():
-            _build_once(target)
+        if not path.exists():
+            _build_once(path)
     except OSError as error:
-        raise Unavailable(f"{target.parent} can't be used ({error.strerror}); set HMRNN_CACHE") from None
-    return target
+        raise Unavailable(f"{path.parent} can't be used ({error.strerror}); set HMRNN_CACHE") from None
+    return path
 
 
-def best_variant() -> str:
+def place() -> Path:
+    """Where the library lies or will lie: beside this file, if it came with the package, or in the cache."""
+    shipped = SHIPPED / f"{best_variant()}.so"
+    return shipped if shipped.exists() else in_cache()
+
+
+def best_variant() -> str | None:
     """Of those that a wheel for this kind of processor carries, the best that this one can run."""
     machine = kind_of_processor()
-    if machine != "x86-64":
-        return machine
-    return choose_variant(processor_flags().split()) or machine
+    return choose_variant(processor_flags().split()) if machine == "x86-64" else machine
 
 
 def choose_variant(flags: Sequence[str]) -> str | None:
-    """The best variant for an x86-64 processor that names these flags. Each needs what the one before needs, too."""
+    """The best for an x86-64 processor with these flags. Each variant also needs what those before it need."""
     best = None
     for name, (_, needed) in VARIANTS.items():
         if not set(needed.split()) <= set(flags):
