@@ -198,11 +198,18 @@ def test_the_variant_for_a_processor(flags, variant):
 
 
 @pytest.mark.parametrize(
-    ("machine", "flags"), [("x86_64", ("-march=native",)), ("arm64", ("-mcpu=native",)), ("riscv64", ())]
+    ("platform", "flags", "variants"),
+    [
+        ("linux-x86_64", ("-march=native",), list(build.VARIANTS)),
+        ("linux-aarch64", ("-mcpu=native",), ["aarch64"]),
+        ("macosx-11.0-arm64", ("-mcpu=native",), ["aarch64"]),
+        ("linux-riscv64", (), ["riscv64"]),
+    ],
 )
-def test_other_processors(monkeypatch, machine, flags):
-    monkeypatch.setattr(build.platform, "machine", lambda: machine)
+def test_other_processors(monkeypatch, platform, flags, variants):
+    monkeypatch.setenv("_PYTHON_HOST_PLATFORM", platform)
     assert build.flags_for_here() == flags
+    assert list(build.flags_for_wheel()) == variants
 
 
 def test_on_windows(monkeypatch):

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -78,8 +79,9 @@ def choose_variant(flags: Sequence[str]) -> str | None:
 
 
 def kind_of_processor() -> str:
-    machine = platform.machine().lower()
-    return {"x86_64": "x86-64", "amd64": "x86-64", "arm64": "aarch64"}.get(machine, machine)
+    """That Python runs on; or is built for, where a wheel is cross-compiled (_PYTHON_HOST_PLATFORM=linux-aarch64)."""
+    machine = sysconfig.get_platform().rsplit("-")[-1].replace("universal2", platform.machine())
+    return {"x86_64": "x86-64", "arm64": "aarch64"}.get(machine, machine)
 
 
 def processor_flags() -> str:
@@ -118,7 +120,8 @@ def flags_for_here() -> tuple[str, ...]:
 
 def flags_for_wheel() -> dict[str, tuple[str, ...]]:
     """For each variant. Its machine may have an older libstdc++ than this one, so each brings its own, for itself."""
-    alone = ("-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL") if sys.platform == "linux" else ()
+    exports = f"-Wl,--version-script={CSRC / 'exports.map'}"
+    alone = ("-static-libstdc++", "-static-libgcc", exports) if sys.platform == "linux" else ()
     machine = kind_of_processor()
     if machine != "x86-64":
         return {machine: alone}
