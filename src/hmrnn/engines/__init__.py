@@ -42,7 +42,7 @@ def choose(requested: str, boundary: str, device: torch.device, dtype: torch.dty
     if requested == "events":
         return "events", "asked for"
     try:
-        native.load()
+        native.library()
     except native.Unavailable as error:
         return "events", f"the native engine is not available: {error}"
     return "native", "asked for" if requested == "native" else "the fastest on a CPU"

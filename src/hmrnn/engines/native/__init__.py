@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hmrnn.engines.events import run
 from hmrnn.engines.native.build import Unavailable
-from hmrnn.engines.native.library import load
+from hmrnn.engines.native.library import library
 
-__all__ = ["Clock", "Unavailable", "load", "run"]
+__all__ = ["Clock", "Unavailable", "library", "run"]
 
 
 class Clock:

@@ -13,7 +13,7 @@ _loaded: ctypes.CDLL | None = None
 _failure: str | None = None
 
 
-def load() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
     """The library, built if need be. Raises Unavailable, and the same again if asked again."""
     global _loaded, _failure
     if _loaded is None and _failure is None:
