@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test faults browser lint docs format clean
+.PHONY: demo test faults aarch64 browser lint docs format clean
 
 demo: $(INSTALLED)
 	$(BIN)/hmrnn demo
@@ -19,6 +19,10 @@ test: lint docs browser
 faults: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[faults]'
 	$(BIN)/pytest tests/faults -m ""
+
+# The native engine for aarch64: cross-compiled, and a few of its tests under qemu.
+aarch64: $(INSTALLED)
+	.ci/aarch64 $(BIN)/python
 
 # Tests of pages need a real browser. Where it can't be installed, they are skipped.
 browser:
@@ -41,7 +45,8 @@ format: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	-$(BIN)/hmrnn build
 	touch $@
 
 clean:
-	rm -rf $(VENV) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .aarch64

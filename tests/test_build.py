@@ -1,13 +1,19 @@
-"""The native engine where it can't be built, and where two build it at once: in processes with caches of their own."""
+"""How the native library is found and built, in processes with caches of their own; mostly with a stand-in compiler."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from commands import run_process
+
+from hmrnn.engines.native import build
 
 USE = """
 import torch, hmrnn
@@ -18,6 +24,31 @@ print(rnn.engine)
 print(rnn.engine_reason)
 """
 
+# By its path, as a wheel's build does it: without torch.
+FIND = f"""
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("build", {build.__file__!r})
+build = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(build)
+print(build.find())
+assert "torch" not in sys.modules
+"""
+
+# Takes its time to link, and keeps count of it. What it puts out is no library.
+COMPILER = """#!/bin/sh
+case "$*" in *-shared*) echo link >> "{log}"; sleep ${{LINKING:-0}} ;; esac
+for word; do last=$word; done
+echo built > "$last"
+"""
+
+
+@pytest.fixture
+def compiler(tmp_path) -> Path:
+    path = tmp_path / "compiler"
+    path.write_text(COMPILER.format(log=tmp_path / "log"))
+    path.chmod(0o755)
+    return path
+
 
 def start(cache: Path, code: str = USE, **environment: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "HMRNN_CACHE": str(cache), **environment}
@@ -25,9 +56,14 @@ def start(cache: Path, code: str = USE, **environment: str) -> subprocess.Popen[
     return subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
-def outcome(process: subprocess.Popen[str]) -> tuple[str, str]:
+def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
     stdout, stderr = process.communicate(timeout=400)
     assert process.returncode == 0, stderr
+    return stdout, stderr
+
+
+def outcome(process: subprocess.Popen[str]) -> tuple[str, str]:
+    stdout, stderr = finished(process)
     engine, reason = stdout.splitlines()
     assert "Traceback" not in stderr
     if engine != "native":
@@ -36,11 +72,16 @@ def outcome(process: subprocess.Popen[str]) -> tuple[str, str]:
     return engine, reason
 
 
+def kept(cache: Path) -> list[str]:
+    return sorted(path.suffix for path in (cache / "native").iterdir())
+
+
 def test_without_a_compiler(tmp_path):
-    engine, reason = outcome(start(tmp_path, CXX="/nowhere/c++"))
+    engine, reason = outcome(start(tmp_path / "cache", CXX="/nowhere/c++"))
     assert engine == "events"
     assert "no C++ compiler" in reason
     assert "/nowhere/c++" in reason
+    assert not (tmp_path / "cache").exists()
 
 
 def test_with_a_compiler_that_fails(tmp_path):
@@ -49,10 +90,8 @@ def test_with_a_compiler_that_fails(tmp_path):
     broken.chmod(0o755)
     engine, reason = outcome(start(tmp_path / "cache", CXX=str(broken)))
     assert engine == "events"
-    assert "the build failed" in reason
-    assert [path.suffix for path in (tmp_path / "cache" / "native").iterdir()] == [".lock"], (
-        "nothing half-built is left"
-    )
+    assert reason.endswith("the build failed: c++: fatal error: out of order")
+    assert kept(tmp_path / "cache") == [".lock"], "nothing half-built is left"
 
 
 def test_with_a_cache_that_can_not_be_written(tmp_path):
@@ -70,42 +109,116 @@ def test_without_a_home(tmp_path):
     assert "no home directory" in reason
 
 
-def test_on_another_processor(tmp_path):
-    code = "import platform; platform.machine = lambda: 'riscv64'\n" + USE
-    engine, reason = outcome(start(tmp_path, code))
-    assert engine == "events"
-    assert "riscv64" in reason
-
-
-def test_a_spoiled_file_in_the_cache(tmp_path):
-    code = (
-        "from hmrnn.engines.native import build; build._build = lambda target: target.write_bytes(b'spoiled')\n" + USE
-    )
-    engine, reason = outcome(start(tmp_path, code))
+def test_a_spoiled_file_in_the_cache(tmp_path, compiler):
+    engine, reason = outcome(start(tmp_path, CXX=str(compiler)))
     assert engine == "events"
     assert "delete it" in reason
 
 
-def test_two_processes_build_at_once(tmp_path):
-    processes = [start(tmp_path) for _ in range(2)]
-    assert [outcome(process) for process in processes] == [("native", "the fastest on a CPU")] * 2
-    built = [path for path in (tmp_path / "native").iterdir() if path.suffix == ".so"]
-    assert len(built) == 1
-    modified = built[0].stat().st_mtime_ns
-    assert outcome(start(tmp_path, CXX=os.environ.get("CXX", "c++")))[0] == "native"
-    assert built[0].stat().st_mtime_ns == modified, "the third found it there"
+def test_two_processes_build_at_once(tmp_path, compiler):
+    processes = [start(tmp_path, FIND, CXX=str(compiler), LINKING="2") for _ in range(2)]
+    found, said = zip(*map(finished, processes), strict=True)
+    assert found[0] == found[1]
+    assert sorted("building" in line for line in said) == [False, True], "also where standard error is a pipe"
+    assert sorted("waiting" in line for line in said) == [False, True]
+    compiler.unlink()
+    assert finished(start(tmp_path, FIND, CXX=str(compiler))) == (found[0], ""), "the third found it there"
+    assert (tmp_path / "log").read_text() == "link\n"
+    assert kept(tmp_path) == [".lock", ".so"]
+
+
+def test_a_build_that_was_killed(tmp_path, compiler):
+    process = start(tmp_path, FIND, CXX=str(compiler), LINKING="3")
+    while not (tmp_path / "log").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert kept(tmp_path) == [".lock", ".part"]
+    found, _ = finished(start(tmp_path, FIND, CXX=str(compiler)))
+    assert Path(found.strip()).read_text() == "built\n"
+    assert kept(tmp_path) == [".lock", ".so"]
+
+
+def test_building_beforehand(tmp_path, compiler):
+    environment = {**os.environ, "HMRNN_CACHE": str(tmp_path), "CXX": str(compiler)}
+    done = run_process("build", "--json", env=environment)
+    answer = json.loads(done.stdout)
+    assert answer["built"]
+    assert Path(answer["library"]).read_text() == "built\n"
+    assert done.stderr.startswith("hmrnn: building the native engine")
+    again = run_process("build", env=environment)
+    assert again.stdout == f"{answer['library']}: there already\n"
+    failed = run_process("build", env={**environment, "CXX": "/nowhere/c++"})
+    assert failed.returncode == 1
+    assert failed.stderr == (
+        "hmrnn: the native engine is not available: there is no C++ compiler (/nowhere/c++ was not found; set CXX)\n"
+    )
 
 
 def test_nothing_is_built_on_import(tmp_path):
-    process = start(tmp_path, "import hmrnn; hmrnn.HMLSTM(2, [3]); hmrnn.TextModel")
-    process.communicate(timeout=60)
-    assert process.returncode == 0
+    finished(start(tmp_path, "import hmrnn; hmrnn.HMLSTM(2, [3]); hmrnn.TextModel"))
     assert not list(tmp_path.iterdir())
+
+
+def test_no_second_openmp_runtime():
+    """Torch brings one. Two in a process would each start their threads."""
+    runtimes = """
+def runtimes():
+    with open("/proc/self/maps") as maps:
+        return sorted({line.split()[-1] for line in maps if any(name in line for name in ("gomp", "libomp", "iomp"))})
+import torch
+before = runtimes()
+"""
+    if not Path("/proc/self/maps").exists():
+        pytest.skip("only Linux tells what a process has loaded")
+    code = runtimes + USE + "assert runtimes() == before, runtimes()"
+    assert outcome(start(Path(os.environ["HMRNN_CACHE"]), code))[0] == "native"
+
+
+V2 = "fpu sse sse2 ht pni cx16 lahf_lm popcnt sse4_1 sse4_2 ssse3"
+V3 = V2 + " abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
+V4 = V3 + " avx512bw avx512cd avx512dq avx512f avx512vl"
+
+
+@pytest.mark.parametrize(
+    ("flags", "variant"),
+    [
+        ("", None),
+        (V2, "x86-64-v2"),
+        (V3, "x86-64-v3"),
+        (V3.replace("fma", ""), "x86-64-v2"),
+        (V3 + " avx512f avx512cd", "x86-64-v3"),  # Knights Landing
+        (V4, "x86-64-v4"),  # Skylake
+        (V4 + " avx512_bf16", "x86-64-v4-bf16"),  # Zen 4 has no AMX
+        (V3 + " avx512_bf16", "x86-64-v3"),
+    ],
+)
+def test_the_variant_for_a_processor(flags, variant):
+    assert build.choose_variant(flags.split()) == variant
+
+
+@pytest.mark.parametrize(
+    ("platform", "flags", "variants"),
+    [
+        ("linux-x86_64", ("-march=native",), list(build.VARIANTS)),
+        ("linux-aarch64", ("-mcpu=native",), ["aarch64"]),
+        ("macosx-11.0-arm64", ("-mcpu=native",), ["aarch64"]),
+        ("linux-riscv64", (), ["riscv64"]),
+    ],
+)
+def test_other_processors(monkeypatch, platform, flags, variants):
+    monkeypatch.setenv("_PYTHON_HOST_PLATFORM", platform)
+    assert build.flags_for_here() == flags
+    assert list(build.flags_for_wheel()) == variants
+
+
+def test_on_windows(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(build.Unavailable, match="not built on Windows"):
+        build.check_compiler()
 
 
 @pytest.mark.parametrize("output", ["", "a\nfoo.cpp:1: error: no\nb", "just this"])
 def test_the_first_error_of_a_build_is_one_line(output):
-    from hmrnn.engines.native.build import _first_error
-
-    assert "\n" not in _first_error(output)
-    assert _first_error(output) == {"": "?", "just this": "just this"}.get(output, "foo.cpp:1: error: no")
+    assert "\n" not in build._first_error(output)
+    assert build._first_error(output) == {"": "?", "just this": "just this"}.get(output, "foo.cpp:1: error: no")

@@ -102,6 +102,21 @@ def bench(
     bench.main(bench.Setting(hidden, batch, steps, rates, layer_norm), repeats, plot)
 
 
+@app.command(name="build")
+def build(json: bool = False) -> None:
+    """Build the native engine's library now, where it is not there yet, and say where it lies.
+
+    Without this it is built when it is first used. A wheel brings it built. CXX names the compiler, HMRNN_CACHE the
+    folder to keep it in (by default ~/.cache/hmrnn).
+
+    Args:
+        json: Print the answer as one line of JSON.
+    """
+    from hmrnn.commands.building import build_native
+
+    build_native(as_json=json)
+
+
 @app.command(name="version")
 def version() -> None:
     """Print the version."""
