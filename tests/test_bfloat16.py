@@ -1,44 +1,121 @@
-"""bfloat16 products of the native engine: against a reference that rounds the same operands, in float64 elsewhere."""
+"""bfloat16 products of the native engine: against a reference that rounds the same operands and is float64 elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from networks import Case, cases
 from torch import Tensor
 
-from hmrnn import HMLSTM, HMLSTMState, Piecewise
-from hmrnn.engines.native import library
+from hmrnn import HMLSTM, Piecewise, TextModel
+from hmrnn.engines import Rules, reference
+from hmrnn.engines.native.library import library
+from hmrnn.engines.native.products import linear
 
-KERNELS = ("widen", "dot", "amx")
+KERNELS = ["widen", "dot", "amx"]
 
 
-def rounded(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.float32).to(torch.bfloat16).to(torch.float64)
+@pytest.fixture(params=KERNELS)
+def kernel(request):
+    """One kernel for bfloat16 after the other."""
+    fastest = library().hmrnn_bfloat16_kernel()
+    if not library().hmrnn_bfloat16_use(request.param.encode()):
+        pytest.skip(f"this processor has no instructions for {request.param}")
+    yield request.param
+    library().hmrnn_bfloat16_use(fastest)
+
+
+class Rounding:
+    """Rounds to bfloat16, and notes how near a number came to one that is rounded the other way."""
+
+    def __init__(self) -> None:
+        self.nearest = 1.0
+
+    def __call__(self, tensor: Tensor, exact: bool = False) -> Tensor:
+        """`exact`: the number is the same in float32 and float64, so that both round it alike."""
+        single = tensor.float().contiguous()
+        if tensor.numel() and not exact:
+            # a number halfway between two of bfloat16 has the lower half 0x8000
+            self.nearest = min(self.nearest, ((single.view(torch.int32) & 0xFFFF) - 0x8000).abs().min().item() / 2**15)
+        return single.bfloat16().to(tensor.dtype)
+
+
+class RoundedMatrix:
+    """A matrix as `equations.layer_step` multiplies with it, h @ U.T: with rounded operands, in the gradients too."""
+
+    def __init__(self, matrix: Tensor, rounding: Rounding) -> None:
+        self.matrix, self.rounding = matrix, rounding
+
+    @property
+    def T(self) -> RoundedMatrix:
+        return self
+
+    def __rmatmul__(self, rows: Tensor) -> Tensor:
+        return Product.apply(rows, self.matrix, self.rounding)
 
 
 class Product(torch.autograd.Function):
-    """a @ b.T of operands that are rounded, whose gradients are products of rounded operands, too."""
-
     @staticmethod
-    def forward(ctx, a, b):
+    def forward(ctx, a, b, rounding):
         ctx.save_for_backward(a, b)
-        return rounded(a) @ rounded(b).T
+        ctx.rounding = rounding
+        return rounding(a) @ rounding(b, exact=True).T
 
     @staticmethod
     def backward(ctx, grad):
-        a, b = ctx.saved_tensors
-        return rounded(grad) @ rounded(b), rounded(grad).T @ rounded(a)
+        (a, b), rounding = ctx.saved_tensors, ctx.rounding
+        used = grad.abs().sum(1) > 0  # rows whose product is not used are not multiplied at all
+        grad = grad * used.unsqueeze(1)
+        return rounding(grad) @ rounding(b, exact=True), rounding(grad).T @ rounding(a), None
 
 
-class RoundedMatrix(Tensor):
-    """A matrix whose product with a batch of rows is `Product`: `equations.py` takes it as it takes any other."""
+def results(case: Case, engine: str, rounding: Rounding | None = None) -> dict[str, Tensor]:
+    """Outputs and gradients of a random loss: of native in bfloat16, or of the reference in float64 that rounds."""
+    dtype = torch.float32 if engine == "native" else torch.float64
+    rnn, call = case.network("native", torch.float32).to(dtype), case.call(torch.float32)
+    rnn.precision = "bfloat16"
+    x = call["x"].to(dtype).requires_grad_()
+    state = (call["state"] or rnn.float().initial_state(case.B)).to(dtype)
+    rnn.to(dtype)
+    checked = rnn._check(x, state, call["lengths"], call["boundaries"], case.slope, None)
+    if engine == "native":
+        assert rnn.rounds_products
+        out, end = rnn.unroll(checked)
+        h, c = out.h, end.c
+    else:
+        rounding = rounding or Rounding()
+        weights = [
+            w._replace(
+                W=RoundedMatrix(w.W, rounding),
+                U=RoundedMatrix(w.U, rounding),
+                V=None if w.V is None else RoundedMatrix(w.V, rounding),
+            )
+            for w in rnn.weights()
+        ]
+        trace = reference.run(weights, checked, Rules("step", case.options["copy_boundary"] == "hold", None))
+        h, c = tuple(steps.dense() for steps in trace.steps), trace.state.c
+    found = {f"h.{l}": value for l, value in enumerate(h)} | {f"c.{l}": value for l, value in enumerate(c)}
+    generator = torch.Generator().manual_seed(case.seed)
+    loss = sum((torch.randn(value.shape, generator=generator) * value).sum() for value in found.values())
+    leaves = {"x": x, **dict(rnn.named_parameters())}
+    gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+    found |= {f"d {name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
+    return {name: value.detach().double() for name, value in found.items()}
 
-    @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
-        if function in (Tensor.matmul, Tensor.__matmul__, torch.matmul) and isinstance(args[1], cls):
-            return Product.apply(args[0], args[1].as_subclass(Tensor).T)
-        return super().__torch_function__(function, types, args, kwargs or {})
+
+@given(case=cases(boundaries=("step",), max_size=3, max_steps=4))
+@settings(max_examples=100, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+def test_outputs_and_gradients_are_those_of_rounded_operands(case):
+    """With boundaries given, since one that rounding turns over would be no error; and where no operand lies so near the
+    middle between two numbers that float32 and float64 round it differently."""
+    sizes = [size + 2 for size in case.hidden_sizes]
+    case = Case(**{**case.__dict__, "hidden_sizes": sizes, "given": True, "scale": 0.7})
+    rounding = Rounding()
+    expected = results(case, "reference", rounding)
+    largest = max(value.abs().max().item() for value in expected.values() if value.numel())
+    assume(rounding.nearest > 1e-3 and largest < 1e3)
+    ours = results(case, "native")
+    for name, value in expected.items():
+        scale = max(1.0, value.abs().max().item() if value.numel() else 0)
+        torch.testing.assert_close(ours[name], value, rtol=0, atol=1e-5 * scale, msg=lambda m, n=name: f"{n}: {m}")

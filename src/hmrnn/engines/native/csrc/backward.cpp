@@ -24,15 +24,15 @@ struct LayerBackward {
       : dh(B * H), dc(B * H), dz(B), dz_before(B), repeats(B), by_h(B), by_flush(B), by_update(B), fresh(B) {}
 };
 
-template <typename T, typename P>
-class BackwardPass : public Pass<T, P> {
+template <typename T>
+class BackwardPass : public Pass<T> {
  public:
   HmrnnBackward& gradients;
   std::deque<LayerBackward<T>> layers;
   std::vector<std::vector<VectorSums<T>>> sums;  // (threads, L)
   DetectorGradients<T> detectors;
 
-  BackwardPass(Tables<T>& tables, HmrnnBackward& gradients) : Pass<T, P>(tables), gradients(gradients) {
+  BackwardPass(Tables<T>& tables, HmrnnBackward& gradients) : Pass<T>(tables), gradients(gradients) {
     const int64_t L = tables.layers, B = tables.rows, T_ = tables.steps;
     for (int64_t l = 0; l < L; ++l) {
       const Layer<T>& layer = tables.groups[0].layers[l];
@@ -58,9 +58,9 @@ class BackwardPass : public Pass<T, P> {
   }
 
   void pack(const Pool::Lease& lease) {
-    std::vector<typename Pass<T, P>::Job> jobs;
-    auto add = [&](Panels<T, P>& panels, const T* matrix, int64_t inputs, int64_t units) {
-      panels.allocate(4 * units, inputs);
+    std::vector<typename Pass<T>::Job> jobs;
+    auto add = [&](Panels<T>& panels, const T* matrix, int64_t inputs, int64_t units) {
+      panels.allocate(4 * units, inputs, this->tables.bfloat16);
       jobs.push_back({&panels, matrix});
     };
     for (int64_t l = 0; l < this->tables.layers; ++l) {
@@ -69,7 +69,7 @@ class BackwardPass : public Pass<T, P> {
       if (l > 0 || gradients.d_x) add(this->W[l], layer.w.W, layer.H_below, layer.H);
       if (layer.w.V) add(this->V[l], layer.w.V, layer.H_above, layer.H);
     }
-    Pass<T, P>::pack(lease, jobs, false);
+    Pass<T>::pack(lease, jobs, false);
   }
 
  private:
@@ -81,10 +81,10 @@ class BackwardPass : public Pass<T, P> {
 };
 
 // What one thread does: books for all rows of its group, products by columns, everything else for its own rows.
-template <typename T, typename P>
+template <typename T>
 class BackwardWorker : Books<T> {
  public:
-  BackwardWorker(BackwardPass<T, P>& pass, Group<T>& group, int id, int thread)
+  BackwardWorker(BackwardPass<T>& pass, Group<T>& group, int id, int thread)
       : Books<T>(pass.tables, group), pass_(pass), member_(pass.member(group, id)), mine_(group.rows(), id, group.team),
         sums_(pass.sums[thread]), u_z_(pass.detectors.u_z[&group - pass.tables.groups.data()]),
         v_z_(pass.detectors.v_z[&group - pass.tables.groups.data()]), w_z_(pass.detectors.w_z[&group - pass.tables.groups.data()]),
@@ -110,8 +110,8 @@ class BackwardWorker : Books<T> {
 
  private:
   using Books<T>::tables, Books<T>::group, Books<T>::layers, Books<T>::L, Books<T>::R, Books<T>::B, Books<T>::current;
-  BackwardPass<T, P>& pass_;
-  Member<T, P>& member_;
+  BackwardPass<T>& pass_;
+  Member<T>& member_;
   const Share mine_;  // of the group's rows
   std::vector<VectorSums<T>>& sums_;
   std::vector<Buffer<T>>&u_z_, &v_z_, &w_z_;
@@ -308,8 +308,8 @@ class BackwardWorker : Books<T> {
 };
 
 // The sums of all threads, thread by thread.
-template <typename T, typename P>
-void put_vectors(BackwardPass<T, P>& pass, int64_t l, const HmrnnWeights& into) {
+template <typename T>
+void put_vectors(BackwardPass<T>& pass, int64_t l, const HmrnnWeights& into) {
   const int64_t H = pass.tables.groups[0].layers[l].H;
   auto put = [&](std::vector<T> VectorSums<T>::*which, void* to, int64_t size) {
     if (!to) return;
@@ -324,26 +324,25 @@ void put_vectors(BackwardPass<T, P>& pass, int64_t l, const HmrnnWeights& into) 
 
 }  // namespace
 
-template <typename T, typename P>
-void SavedTables<T, P>::backward(HmrnnBackward& gradients) {
+template <typename T>
+void SavedTables<T>::backward(HmrnnBackward& gradients) {
   const auto start = std::chrono::steady_clock::now();
   const Pool::Lease lease(tables.threads, true);  // the groups were made for so many threads
   if (lease.threads() < tables.threads) throw std::runtime_error("the system gives no more threads");
-  BackwardPass<T, P> pass(tables, gradients);
+  BackwardPass<T> pass(tables, gradients);
   pass.pack(lease);
-  std::vector<std::unique_ptr<BackwardWorker<T, P>>> workers;
+  std::vector<std::unique_ptr<BackwardWorker<T>>> workers;
   for (Group<T>& group : tables.groups)
     for (int id = 0; id < group.team; ++id)
-      workers.push_back(std::make_unique<BackwardWorker<T, P>>(pass, group, id, static_cast<int>(workers.size())));
+      workers.push_back(std::make_unique<BackwardWorker<T>>(pass, group, id, static_cast<int>(workers.size())));
   lease.run([&](int id) { workers[id]->run(); });
   for (int64_t l = 0; l < tables.layers; ++l) put_vectors(pass, l, gradients.d_weights[l]);
-  const double seconds = sum_up<T, P>(tables, pass.detectors, gradients, lease);
+  const double seconds = sum_up<T>(tables, pass.detectors, gradients, lease);
   gradients.seconds[0] = seconds_since(start);
   gradients.seconds[1] = pass.product_seconds() + seconds;
 }
 
-template struct SavedTables<float, float>;
-template struct SavedTables<double, double>;
-template struct SavedTables<float, Bf16>;
+template struct SavedTables<float>;
+template struct SavedTables<double>;
 
 }  // namespace hmrnn

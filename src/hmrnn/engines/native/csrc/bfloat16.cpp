@@ -15,7 +15,7 @@ namespace hmrnn {
 
 namespace {
 
-constexpr int kPanel = Panels<float, Bf16>::kPanel;
+constexpr int kPanel = Panels<float>::kPanel;
 constexpr int kBf16TileRows = kTileRows >= 8 ? 8 : 4;  // of which a block of 16 has two or four
 
 #if HMRNN_AMX
@@ -195,19 +195,16 @@ Bf16Kernel& bf16_kernel() {
   return kernel;
 }
 
-void RoundedRows::multiply(const Bf16* panels, int64_t begin, int64_t end, int64_t width, float* const* to, bool accumulate) const {
-  switch (bf16_kernel()) {
-#if HMRNN_AMX
-    case Bf16Kernel::kAmx:
-      return amx_multiply(reinterpret_cast<const Bf16*>(data_.get()), rows_, depth_, panels, begin, end, width, to, accumulate);
-#endif
+void RoundedRows::multiply(const uint32_t* panels, int64_t begin, int64_t end, int64_t width, float* const* to, bool accumulate) const {
+  auto* multiply = vector_multiply<false>;
 #if defined(__AVX512BF16__)
-    case Bf16Kernel::kDot:
-      return vector_multiply<true>(reinterpret_cast<const Bf16*>(data_.get()), rows_, depth_, panels, begin, end, width, to, accumulate);
+  if (bf16_kernel() == Bf16Kernel::kDot) multiply = vector_multiply<true>;
 #endif
-    default:
-      return vector_multiply<false>(reinterpret_cast<const Bf16*>(data_.get()), rows_, depth_, panels, begin, end, width, to, accumulate);
-  }
+#if HMRNN_AMX
+  if (bf16_kernel() == Bf16Kernel::kAmx) multiply = amx_multiply;
+#endif
+  const auto *rows = reinterpret_cast<const Bf16*>(data_.get()), *weights = reinterpret_cast<const Bf16*>(panels);
+  multiply(rows, rows_, depth_, weights, begin, end, width, to, accumulate);
 }
 
 }  // namespace hmrnn

@@ -42,6 +42,7 @@ class RoundedRows {
         const float* from = rows[m] + k;
         const int64_t count = std::min<int64_t>(kBf16Depth, depth - k);
         if (count == kBf16Depth)
+#pragma omp simd
           for (int j = 0; j < kBf16Depth / 2; ++j) to[j] = rounded_pair(from[2 * j], from[2 * j + 1]);
         else
           for (int j = 0; j < kBf16Depth / 2; ++j)
@@ -62,6 +63,7 @@ class RoundedRows {
           const float* even = first < depth ? row_of(first) + begin + m : nullptr;
           const float* odd = first + 1 < depth ? row_of(first + 1) + begin + m : nullptr;
           if (odd && count == kBlockRows)
+#pragma omp simd
             for (int j = 0; j < kBlockRows; ++j) block[pair][j] = rounded_pair(even[j], odd[j]);
           else
             for (int j = 0; j < kBlockRows; ++j)
@@ -72,10 +74,10 @@ class RoundedRows {
   }
 
   // Rows `to` (+)= these rows . weights, for panels of two vectors in width. `panels` is the first of them.
-  void multiply(const Bf16* panels, int64_t begin, int64_t end, int64_t width, float* const* to, bool accumulate) const;
+  void multiply(const uint32_t* panels, int64_t begin, int64_t end, int64_t width, float* const* to, bool accumulate) const;
 
  private:
-  int64_t rows_ = 0, depth_ = 0, room_ = 0;
+  int64_t rows_ = 0, depth_ = 0;
   Buffer<uint32_t> data_;  // in pairs
 
   // Of row m, from depth k on: 32 numbers.
@@ -87,11 +89,7 @@ class RoundedRows {
     rows_ = rows;
     depth_ = (depth + kBf16Depth - 1) / kBf16Depth * kBf16Depth;
     const int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
-    const int64_t needed = blocks * kBlockRows * depth_;
-    if (needed > room_) {
-      data_ = Buffer<uint32_t>(needed / 2);
-      room_ = needed;
-    }
+    data_.room(blocks * kBlockRows * depth_ / 2);
     // A tile multiplies all rows of a block: those that there are not must hold numbers, whichever.
     if (rows % kBlockRows)
       for (int64_t k = 0; k < depth_; k += kBf16Depth)

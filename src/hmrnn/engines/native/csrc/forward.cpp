@@ -23,10 +23,10 @@ std::vector<Group<T>> groups_of(int64_t rows, int threads) {
 
 // What one thread does. The members of a group keep the books each for itself: that is cheaper than to wait for one that
 // does. They share products by columns, and everything else by batch rows.
-template <typename T, typename P>
+template <typename T>
 class ForwardWorker : Books<T> {
  public:
-  ForwardWorker(ForwardPass<T, P>& pass, Group<T>& group, int id)
+  ForwardWorker(ForwardPass<T>& pass, Group<T>& group, int id)
       : Books<T>(pass.tables, group), pass_(pass), member_(pass.member(group, id)), mine_(group.rows(), id, group.team),
         scratch_(pass.widest), z_(group.rows() * L), t_(group.rows()) {
     for (int64_t r = 0; r < R; ++r)
@@ -47,8 +47,8 @@ class ForwardWorker : Books<T> {
 
  private:
   using Books<T>::tables, Books<T>::group, Books<T>::layers, Books<T>::L, Books<T>::R, Books<T>::B, Books<T>::current;
-  ForwardPass<T, P>& pass_;
-  Member<T, P>& member_;
+  ForwardPass<T>& pass_;
+  Member<T>& member_;
   const Share mine_;  // of the group's rows
   CellScratch<T> scratch_;
   std::vector<uint8_t> z_;   // (R, L) the newest boundaries
@@ -253,8 +253,8 @@ class ForwardWorker : Books<T> {
 };
 
 // The groups' events one behind the other in the caller's memory.
-template <typename T, typename P>
-void join_groups(ForwardPass<T, P>& pass, int64_t* counts) {
+template <typename T>
+void join_groups(ForwardPass<T>& pass, int64_t* counts) {
   Tables<T>& tables = pass.tables;
   for (int64_t l = 0; l < tables.layers; ++l) {
     int64_t total = 0;
@@ -284,7 +284,7 @@ void join_groups(ForwardPass<T, P>& pass, int64_t* counts) {
 template <typename T>
 Tables<T>::Tables(const HmrnnCall& call, const HmrnnForward& out)
     : steps(call.steps), rows(call.rows), layers(call.layers), input_size(call.input_size), table_size(call.table_size),
-      threads(call.threads), hold(call.hold), training(call.training), slope(static_cast<T>(call.slope)),
+      threads(call.threads), hold(call.hold), training(call.training), bfloat16(call.precision == HMRNN_BFLOAT16), slope(static_cast<T>(call.slope)),
       x(static_cast<const T*>(call.x)), table(static_cast<const T*>(call.table)), table_z(static_cast<const T*>(call.table_z)),
       symbols(call.symbols), given(static_cast<const T*>(call.given)), uniforms(call.uniforms), lengths(rows, steps) {
   if (call.lengths) lengths.assign(call.lengths, call.lengths + rows);
@@ -338,22 +338,22 @@ void Tables<T>::add_layer(const HmrnnCall& call, const HmrnnForward& out, int64_
   }
 }
 
-template <typename T, typename P>
+template <typename T>
 void forward(const HmrnnCall& call, HmrnnForward& out, std::unique_ptr<AnyTables>& kept) {
   const auto start = std::chrono::steady_clock::now();
-  auto saved = std::make_unique<SavedTables<T, P>>(call, out);
+  auto saved = std::make_unique<SavedTables<T>>(call, out);
   Tables<T>& tables = saved->tables;
   const Pool::Lease lease(tables.threads);
   if (lease.threads() < tables.threads) {  // another thread of the program has them
     HmrnnCall alone = call;
     alone.threads = lease.threads();
-    return forward<T, P>(alone, out, kept);
+    return forward<T>(alone, out, kept);
   }
-  ForwardPass<T, P> pass(tables, call, out);
+  ForwardPass<T> pass(tables, call, out);
   pass.pack(lease);
-  std::vector<std::unique_ptr<ForwardWorker<T, P>>> workers;
+  std::vector<std::unique_ptr<ForwardWorker<T>>> workers;
   for (Group<T>& group : tables.groups)
-    for (int id = 0; id < group.team; ++id) workers.push_back(std::make_unique<ForwardWorker<T, P>>(pass, group, id));
+    for (int id = 0; id < group.team; ++id) workers.push_back(std::make_unique<ForwardWorker<T>>(pass, group, id));
   lease.run([&](int id) { workers[id]->run(); });
   join_groups(pass, out.counts);
   out.seconds[0] = seconds_since(start);
@@ -363,8 +363,7 @@ void forward(const HmrnnCall& call, HmrnnForward& out, std::unique_ptr<AnyTables
 
 template struct Tables<float>;
 template struct Tables<double>;
-template void forward<float, float>(const HmrnnCall&, HmrnnForward&, std::unique_ptr<AnyTables>&);
-template void forward<double, double>(const HmrnnCall&, HmrnnForward&, std::unique_ptr<AnyTables>&);
-template void forward<float, Bf16>(const HmrnnCall&, HmrnnForward&, std::unique_ptr<AnyTables>&);
+template void forward<float>(const HmrnnCall&, HmrnnForward&, std::unique_ptr<AnyTables>&);
+template void forward<double>(const HmrnnCall&, HmrnnForward&, std::unique_ptr<AnyTables>&);
 
 }  // namespace hmrnn

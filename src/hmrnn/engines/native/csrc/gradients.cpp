@@ -22,13 +22,12 @@ struct MatrixTask {
 };
 
 // Room of a thread.
-template <typename T, typename P>
+template <typename T>
 struct Room {
-  Panels<T, P> inputs;
+  Panels<T> inputs;
   Buffer<T> transposed;
   RowList<T> list;
   RoundedRows rounded;
-  int64_t size = 0;
   double seconds = 0;
 };
 
@@ -44,8 +43,8 @@ void transpose(const Use<T>* uses, int64_t depth, int64_t begin, int64_t end, T*
     }
 }
 
-template <typename T, typename P>
-void run(const MatrixTask<T>& task, Room<T, P>& room) {
+template <typename T>
+void run(const MatrixTask<T>& task, bool bfloat16, Room<T>& room) {
   const Stopwatch watch(room.seconds);
   const int64_t events = static_cast<int64_t>(task.uses->size()), rows = task.end - task.begin;
   if (events == 0) return zero(row(task.out, task.begin, task.inputs), rows * task.inputs);
@@ -53,20 +52,20 @@ void run(const MatrixTask<T>& task, Room<T, P>& room) {
   for (int64_t first = 0; first < events; first += kDepth) {
     const int64_t depth = std::min(kDepth, events - first);
     const Use<T>* uses = task.uses->data() + first;
-    room.inputs.allocate(depth, task.inputs);
+    room.inputs.allocate(depth, task.inputs, bfloat16);
     room.inputs.pack_rows([=](int64_t k) { return uses[k].input; }, 0, room.inputs.count());
     room.list.clear();
-    if constexpr (std::is_same_v<P, T>) {
-      if (rows * kDepth > room.size) room.transposed = Buffer<T>(room.size = rows * kDepth);
-      transpose(uses, depth, task.begin, task.end, room.transposed.get());
-      for (int64_t j = 0; j < rows; ++j)
-        room.list.add(row(room.transposed.get(), j, depth), row(task.out, task.begin + j, task.inputs));
-      multiply(room.inputs, 0, room.inputs.count(), room.list, first > 0, room.rounded);
-    } else {
-      room.rounded.take_transposed([=](int64_t k) { return uses[k].ds; }, depth, task.begin, task.end);
-      for (int64_t j = 0; j < rows; ++j) room.list.add(nullptr, row(task.out, task.begin + j, task.inputs));
-      room.rounded.multiply(room.inputs.panel(0), 0, room.inputs.count(), task.inputs, room.list.to.data(), first > 0);
-    }
+    for (int64_t j = 0; j < rows; ++j) room.list.add(nullptr, row(task.out, task.begin + j, task.inputs));
+    if constexpr (std::is_same_v<T, float>)
+      if (bfloat16) {
+        room.rounded.take_transposed([=](int64_t k) { return uses[k].ds; }, depth, task.begin, task.end);
+        room.rounded.multiply(room.inputs.pairs(), 0, room.inputs.count(), task.inputs, room.list.to.data(), first > 0);
+        continue;
+      }
+    room.transposed.room(rows * kDepth);
+    transpose(uses, depth, task.begin, task.end, room.transposed.get());
+    for (int64_t j = 0; j < rows; ++j) room.list.from[j] = row(room.transposed.get(), j, depth);
+    multiply(room.inputs, 0, room.inputs.count(), room.list, first > 0, room.rounded);
   }
 }
 
@@ -138,7 +137,7 @@ void sum_table(const Tables<T>& tables, T* out, int64_t begin, int64_t end) {
 
 }  // namespace
 
-template <typename T, typename P>
+template <typename T>
 double sum_up(Tables<T>& tables, const DetectorGradients<T>& detectors, HmrnnBackward& gradients, const Pool::Lease& lease) {
   constexpr int64_t kFewest = 128;  // rows of a task: its inputs are packed for all of them
   const int64_t L = tables.layers, shares = 2 * lease.threads();
@@ -161,9 +160,9 @@ double sum_up(Tables<T>& tables, const DetectorGradients<T>& detectors, HmrnnBac
   std::stable_sort(tasks.begin(), tasks.end(), [](auto& a, auto& b) { return a.uses->size() * a.inputs > b.uses->size() * b.inputs; });
   const int64_t matrices = static_cast<int64_t>(tasks.size()), width = 4 * tables.groups[0].layers[0].H;
   const int64_t parts = gradients.d_table ? shares : 0;
-  std::vector<Room<T, P>> rooms(lease.threads());
+  std::vector<Room<T>> rooms(lease.threads());
   share_out(lease, matrices + parts + L - 1, [&](int64_t k, int id) {
-    if (k < matrices) return run(tasks[k], rooms[id]);
+    if (k < matrices) return run(tasks[k], tables.bfloat16, rooms[id]);
     k -= matrices;
     if (k < parts) return sum_table(tables, static_cast<T*>(gradients.d_table), width * k / parts, width * (k + 1) / parts);
     sum_detector(tables, detectors, k - parts, gradients);
@@ -173,8 +172,7 @@ double sum_up(Tables<T>& tables, const DetectorGradients<T>& detectors, HmrnnBac
   return most;
 }
 
-template double sum_up<float, float>(Tables<float>&, const DetectorGradients<float>&, HmrnnBackward&, const Pool::Lease&);
-template double sum_up<double, double>(Tables<double>&, const DetectorGradients<double>&, HmrnnBackward&, const Pool::Lease&);
-template double sum_up<float, Bf16>(Tables<float>&, const DetectorGradients<float>&, HmrnnBackward&, const Pool::Lease&);
+template double sum_up<float>(Tables<float>&, const DetectorGradients<float>&, HmrnnBackward&, const Pool::Lease&);
+template double sum_up<double>(Tables<double>&, const DetectorGradients<double>&, HmrnnBackward&, const Pool::Lease&);
 
 }  // namespace hmrnn

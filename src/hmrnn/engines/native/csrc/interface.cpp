@@ -30,11 +30,9 @@ const char* hmrnn_forward(const HmrnnCall* call, HmrnnForward* out, void** table
   std::unique_ptr<hmrnn::AnyTables> kept;
   const char* error = guarded([&] {
     if (call->precision == HMRNN_FLOAT64)
-      hmrnn::forward<double, double>(*call, *out, kept);
-    else if (call->precision == HMRNN_BFLOAT16)
-      hmrnn::forward<float, hmrnn::Bf16>(*call, *out, kept);
+      hmrnn::forward<double>(*call, *out, kept);
     else
-      hmrnn::forward<float, float>(*call, *out, kept);
+      hmrnn::forward<float>(*call, *out, kept);
   });
   *tables = kept.release();
   return error;

@@ -12,10 +12,16 @@ template <typename T>
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(int64_t size) : data_(size ? static_cast<T*>(::operator new(size * sizeof(T), kAligned)) : nullptr) {}
+  explicit Buffer(int64_t size) : size_(size), data_(size ? static_cast<T*>(::operator new(size * sizeof(T), kAligned)) : nullptr) {}
   T* get() const { return data_.get(); }
 
+  // Makes room for so many, if there is not: what was there is lost.
+  void room(int64_t size) {
+    if (size > size_) *this = Buffer(size);
+  }
+
  private:
+  int64_t size_ = 0;
   static constexpr std::align_val_t kAligned{64};
   struct Free {
     void operator()(T* p) const { ::operator delete(p, kAligned); }

@@ -41,9 +41,14 @@ struct Tiles<T, 0> {
 }  // namespace
 
 template <typename T>
-void multiply(const Panels<T, T>& weights, int64_t begin, int64_t end, const RowList<T>& rows, bool accumulate, RoundedRows&) {
+void multiply(const Panels<T>& weights, int64_t begin, int64_t end, const RowList<T>& rows, bool accumulate, RoundedRows& room) {
+  if constexpr (std::is_same_v<T, float>)
+    if (weights.rounded) {
+      room.take(rows.from, weights.depth);
+      return room.multiply(weights.pairs(), begin, end, weights.width, rows.to.data(), accumulate);
+    }
   constexpr int64_t kDepth = 512;  // this much of a panel and of the rows stays in the cache
-  constexpr int kPanel = Panels<T, T>::kPanel;
+  constexpr int kPanel = Panels<T>::kPanel;
   const int64_t count = rows.size();
   const int64_t tiles = (count + kTileRows - 1) / kTileRows;  // of even height: a tile of one row costs nearly a full one
   const T* a[kTileRows];
@@ -66,7 +71,7 @@ void multiply(const Panels<T, T>& weights, int64_t begin, int64_t end, const Row
   }
 }
 
-template void multiply<float>(const Panels<float, float>&, int64_t, int64_t, const RowList<float>&, bool, RoundedRows&);
-template void multiply<double>(const Panels<double, double>&, int64_t, int64_t, const RowList<double>&, bool, RoundedRows&);
+template void multiply<float>(const Panels<float>&, int64_t, int64_t, const RowList<float>&, bool, RoundedRows&);
+template void multiply<double>(const Panels<double>&, int64_t, int64_t, const RowList<double>&, bool, RoundedRows&);
 
 }  // namespace hmrnn

@@ -3,8 +3,8 @@
 // The weights of a recurrent network are multiplied with a few rows at a time, over and over. A general GEMM rearranges
 // its operands at every call; here the weights are rearranged once, and the few rows are read where they lie.
 //
-// A product has a type T (float or double) and a type P of its operands: T itself, or Bf16, to which operands of float
-// are rounded. Sums are of type T. With Bf16, depths are filled up to kDeep with zeros.
+// Sums are of type T, float or double. Operands are too, or those of float are rounded to bfloat16: then depths are filled
+// up with zeros.
 #pragma once
 
 #include <algorithm>
@@ -42,80 +42,84 @@ struct RowList {
 
 // A (depth, width) matrix in panels of kPanel columns: within a panel row after row (in bfloat16 pair of rows after pair
 // of rows), the last panel filled up with zeros.
-template <typename T, typename P>
+template <typename T>
 class Panels {
  public:
   static constexpr int kPanel = 2 * Vector<T>::lanes;
-  static constexpr int kDeep = std::is_same_v<P, Bf16> ? kBf16Depth : 1;
 
   int64_t depth = 0, width = 0;
+  bool rounded = false;
 
   int64_t count() const { return (width + kPanel - 1) / kPanel; }
-  int64_t padded() const { return (depth + kDeep - 1) / kDeep * kDeep; }
-  const P* panel(int64_t p) const { return reinterpret_cast<const P*>(data_.get()) + p * padded() * kPanel; }
-  bool empty() const { return depth == 0; }
+  int64_t padded() const { return rounded ? (depth + kBf16Depth - 1) / kBf16Depth * kBf16Depth : depth; }
+  const T* panel(int64_t p) const { return whole_.get() + p * padded() * kPanel; }
+  const uint32_t* pairs() const { return pairs_.get(); }
 
-  void allocate(int64_t new_depth, int64_t new_width) {
+  void allocate(int64_t new_depth, int64_t new_width, bool in_bfloat16) {
     depth = new_depth;
     width = new_width;
-    data_ = Buffer<Element>(count() * padded() / kPair * kPanel);
+    rounded = in_bfloat16 && std::is_same_v<T, float>;
+    const int64_t size = count() * padded() * kPanel;
+    if (rounded)
+      pairs_.room(size / 2);
+    else
+      whole_.room(size);
   }
 
   // From a matrix stored as (width, depth): for products with its transpose.
   void pack_transposed(const T* w, int64_t begin, int64_t end) {
-    Element block[16][16];
-    for (int64_t p = begin; p < end; ++p)
-      for (int64_t k = 0; k < padded(); k += 16 * kPair)
-        for (int64_t j = 0; j < kPanel; j += 16) {
-          const int64_t first = p * kPanel + j;
-          for (int64_t i = 0; i < 16; ++i)
-            for (int64_t d = 0; d < 16; ++d) {
-              auto at = [&](int64_t depth_at) {
-                return first + i < width && depth_at < depth ? w[(first + i) * depth + depth_at] : T(0);
-              };
-              block[i][d] = element(at(k + kPair * d), at(k + kPair * d + 1));
-            }
-          const int64_t rows = std::min<int64_t>(16, (padded() - k) / kPair), columns = std::min<int64_t>(16, kPanel - j);
-          Element* out = start(p) + k / kPair * kPanel + j;
-          if (rows == 16 && columns == 16) {
-            put_transposed(block, out, kPanel);
-          } else {
-            for (int64_t d = 0; d < rows; ++d)
-              for (int64_t i = 0; i < columns; ++i) out[d * kPanel + i] = block[i][d];
-          }
-        }
+    auto at = [&](int64_t column, int64_t k) { return column < width && k < depth ? w[column * depth + k] : T(0); };
+    if (rounded)
+      fill_transposed(pairs_.get(), padded() / 2, begin, end, [&](int64_t column, int64_t pair) {
+        return rounded_pair(at(column, 2 * pair), at(column, 2 * pair + 1));
+      });
+    else
+      fill_transposed(whole_.get(), depth, begin, end, at);
   }
 
   // From rows of length `width`, one for each k.
   template <typename Row>
   void pack_rows(Row row, int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
-      Element* out = start(p);
       const int64_t first = p * kPanel, columns = std::min<int64_t>(kPanel, width - first);
-      for (int64_t k = 0; k < padded(); k += kPair, out += kPanel) {
-        const T* even = k < depth ? row(k) + first : nullptr;
-        const T* odd = kPair == 2 && k + 1 < depth ? row(k + 1) + first : nullptr;
-        if (columns == kPanel && even && (odd || kPair == 1))
-          for (int64_t j = 0; j < kPanel; ++j) out[j] = element(even[j], kPair == 2 ? odd[j] : T(0));
-        else
-          for (int64_t j = 0; j < kPanel; ++j)
-            out[j] = element(even && j < columns ? even[j] : T(0), odd && j < columns ? odd[j] : T(0));
+      if (rounded) {
+        uint32_t* out = pairs_.get() + p * padded() / 2 * kPanel;
+        for (int64_t k = 0; k < padded(); k += 2, out += kPanel)
+          pair_rows(k < depth ? row(k) + first : nullptr, k + 1 < depth ? row(k + 1) + first : nullptr, columns, out);
+      } else {
+        T* out = whole_.get() + p * depth * kPanel;
+        for (int64_t k = 0; k < depth; ++k, out += kPanel)
+          for (int64_t j = 0; j < kPanel; ++j) out[j] = j < columns ? row(k)[first + j] : T(0);
       }
     }
   }
 
  private:
-  static constexpr int kPair = std::is_same_v<P, Bf16> ? 2 : 1;
-  using Element = std::conditional_t<kPair == 2, uint32_t, T>;  // what is laid down at once
-  Buffer<Element> data_;
+  Buffer<T> whole_;
+  Buffer<uint32_t> pairs_;
 
-  Element* start(int64_t p) { return data_.get() + p * padded() / kPair * kPanel; }
-
-  static Element element(T first, T second) {
-    if constexpr (kPair == 2)
-      return rounded_pair(first, second);
+  // A row that there is not (null) is zero.
+  static void pair_rows(const T* even, const T* odd, int64_t columns, uint32_t* out) {
+    if (odd && columns == kPanel)
+#pragma omp simd
+      for (int64_t j = 0; j < kPanel; ++j) out[j] = rounded_pair(even[j], odd[j]);
     else
-      return first;
+      for (int64_t j = 0; j < kPanel; ++j) out[j] = rounded_pair(even && j < columns ? even[j] : 0, odd && j < columns ? odd[j] : 0);
+  }
+
+  // In blocks of 16 x 16, so that whole lines of the cache are read and written.
+  template <typename Element, typename Value>
+  static void fill_transposed(Element* out, int64_t rows, int64_t begin, int64_t end, Value value) {
+    Element block[16][16];
+    for (int64_t p = begin; p < end; ++p)
+      for (int64_t k = 0; k < rows; k += 16)
+        for (int64_t j = 0; j < kPanel; j += 16) {
+          for (int64_t i = 0; i < 16; ++i)
+            for (int64_t d = 0; d < 16; ++d) block[i][d] = value(p * kPanel + j + i, k + d);
+          Element* to = out + (p * rows + k) * kPanel + j;
+          for (int64_t d = 0; d < std::min<int64_t>(16, rows - k); ++d)
+            for (int64_t i = 0; i < std::min<int64_t>(16, kPanel - j); ++i) to[d * kPanel + i] = block[i][d];
+        }
   }
 };
 
@@ -134,15 +138,9 @@ inline void put(const typename Vector<T>::type (&sum)[2], T* c, int64_t columns,
   }
 }
 
-// Rows `to` (+)= rows `from` . weights, for the panels [begin, end): threads share a product by panels.
+// Rows `to` (+)= rows `from` . weights, for the panels [begin, end): threads share a product by panels. `room` is for the
+// rows in bfloat16.
 template <typename T>
-void multiply(const Panels<T, T>& weights, int64_t begin, int64_t end, const RowList<T>& rows, bool accumulate, RoundedRows&);
-
-// The same with operands in bfloat16: the rows are rounded first.
-inline void multiply(const Panels<float, Bf16>& weights, int64_t begin, int64_t end, const RowList<float>& rows, bool accumulate,
-                     RoundedRows& rounded) {
-  rounded.take(rows.from, weights.depth);
-  rounded.multiply(weights.panel(0), begin, end, weights.width, rows.to.data(), accumulate);
-}
+void multiply(const Panels<T>& weights, int64_t begin, int64_t end, const RowList<T>& rows, bool accumulate, RoundedRows& room);
 
 }  // namespace hmrnn

@@ -70,7 +70,7 @@ struct Shared {
 };
 
 // One thread: its share of the products, packed weights with rows that it was given one by one.
-template <typename T, typename P>
+template <typename T>
 struct Member {
   const int id, team;
   Barrier& barrier;
@@ -84,7 +84,7 @@ struct Member {
       : id(id), team(team), barrier(shared.barrier), recurrent(shared.recurrent.get()), bottom_up(shared.bottom_up.get()),
         x_z(shared.x_z.get()) {}
 
-  void multiply(const Panels<T, P>& weights, bool accumulate) {
+  void multiply(const Panels<T>& weights, bool accumulate) {
     if (list.size() == 0) return;
     const Stopwatch watch(seconds);
     const Share panels(weights.count(), id, team);
@@ -92,11 +92,11 @@ struct Member {
   }
 };
 
-template <typename T, typename P>
+template <typename T>
 class Pass {
  public:
   Tables<T>& tables;
-  std::vector<Panels<T, P>> U, W, V;  // (L)
+  std::vector<Panels<T>> U, W, V;  // (L)
   int64_t widest = 0;
 
   explicit Pass(Tables<T>& tables) : tables(tables), U(tables.layers), W(tables.layers), V(tables.layers) {
@@ -107,7 +107,7 @@ class Pass {
     }
   }
 
-  Member<T, P>& member(const Group<T>& group, int id) {
+  Member<T>& member(const Group<T>& group, int id) {
     for (const Group<T>& before : tables.groups) {
       if (&before == &group) break;
       id += before.team;
@@ -124,7 +124,7 @@ class Pass {
  protected:
   // A matrix is (units, inputs); forward it is multiplied transposed.
   struct Job {
-    Panels<T, P>* panels;
+    Panels<T>* panels;
     const T* matrix;
   };
 
@@ -147,12 +147,12 @@ class Pass {
 
  private:
   std::deque<Shared<T>> shared_;       // one a group
-  std::deque<Member<T, P>> members_;   // one a thread, group by group
+  std::deque<Member<T>> members_;   // one a thread, group by group
   double packing_ = 0;
 };
 
-template <typename T, typename P>
-class ForwardPass : public Pass<T, P> {
+template <typename T>
+class ForwardPass : public Pass<T> {
  public:
   std::vector<const T*> h, c;
   std::vector<int64_t*> index;
@@ -160,7 +160,7 @@ class ForwardPass : public Pass<T, P> {
   T *z, *z_last;
 
   ForwardPass(Tables<T>& tables, const HmrnnCall& call, const HmrnnForward& out)
-      : Pass<T, P>(tables), z(static_cast<T*>(out.z)), z_last(static_cast<T*>(out.z_last)) {
+      : Pass<T>(tables), z(static_cast<T*>(out.z)), z_last(static_cast<T*>(out.z_last)) {
     for (int64_t l = 0; l < tables.layers; ++l) {
       h.push_back(static_cast<const T*>(call.h[l]));
       c.push_back(static_cast<const T*>(call.c[l]));
@@ -170,9 +170,9 @@ class ForwardPass : public Pass<T, P> {
   }
 
   void pack(const Pool::Lease& lease) {
-    std::vector<typename Pass<T, P>::Job> jobs;
-    auto add = [&](Panels<T, P>& panels, const T* matrix, int64_t inputs, int64_t units) {
-      panels.allocate(inputs, 4 * units);
+    std::vector<typename Pass<T>::Job> jobs;
+    auto add = [&](Panels<T>& panels, const T* matrix, int64_t inputs, int64_t units) {
+      panels.allocate(inputs, 4 * units, this->tables.bfloat16);
       jobs.push_back({&panels, matrix});
     };
     for (int64_t l = 0; l < this->tables.layers; ++l) {
@@ -181,18 +181,18 @@ class ForwardPass : public Pass<T, P> {
       if (l > 0 || this->tables.x) add(this->W[l], layer.w.W, layer.H_below, layer.H);
       if (layer.w.V) add(this->V[l], layer.w.V, layer.H_above, layer.H);
     }
-    Pass<T, P>::pack(lease, jobs, true);
+    Pass<T>::pack(lease, jobs, true);
   }
 };
 
-template <typename T, typename P>
+template <typename T>
 struct SavedTables : AnyTables {
   Tables<T> tables;
   SavedTables(const HmrnnCall& call, const HmrnnForward& out) : tables(call, out) {}
   void backward(HmrnnBackward& gradients) override;
 };
 
-template <typename T, typename P>
+template <typename T>
 void forward(const HmrnnCall& call, HmrnnForward& out, std::unique_ptr<AnyTables>& kept);
 
 // Gradients of the layers' matrices, and of the vectors of the detectors: sums over all events. Seconds in products.
@@ -204,7 +204,7 @@ struct DetectorGradients {
 
 void product(const HmrnnProduct& product);
 
-template <typename T, typename P>
+template <typename T>
 double sum_up(Tables<T>& tables, const DetectorGradients<T>& detectors, HmrnnBackward& gradients, const Pool::Lease& lease);
 
 }  // namespace hmrnn

@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kRows = 128, kPanelsAtOnce = 8;
 
 // c = a . b, where b is packed; in parts of kRows rows.
-void multiply_rows(const Pool::Lease& lease, const HmrnnProduct& p, const Panels<float, Bf16>& panels) {
+void multiply_rows(const Pool::Lease& lease, const HmrnnProduct& p, const Panels<float>& panels) {
   std::vector<RowList<float>> lists(lease.threads());
   std::vector<RoundedRows> rounded(lease.threads());
   share_out(lease, (p.rows + kRows - 1) / kRows, [&](int64_t k, int id) {
@@ -23,7 +23,7 @@ void multiply_rows(const Pool::Lease& lease, const HmrnnProduct& p, const Panels
 void multiply_sums(const Pool::Lease& lease, const HmrnnProduct& p) {
   constexpr int64_t kDepth = 512;
   struct Room {
-    Panels<float, Bf16> panels;
+    Panels<float> panels;
     RoundedRows rounded;
     std::vector<float*> to;
   };
@@ -36,10 +36,10 @@ void multiply_sums(const Pool::Lease& lease, const HmrnnProduct& p) {
     for (int64_t m = begin; m < end; ++m) room.to.push_back(row(p.c, m, p.columns));
     for (int64_t first = 0; first < p.depth; first += kDepth) {
       const int64_t depth = std::min(kDepth, p.depth - first);
-      room.panels.allocate(depth, p.columns);
+      room.panels.allocate(depth, p.columns, true);
       room.panels.pack_rows([&](int64_t d) { return row(p.b, first + d, p.columns); }, 0, room.panels.count());
       room.rounded.take_transposed([&](int64_t d) { return row(p.a, first + d, p.rows); }, depth, begin, end);
-      room.rounded.multiply(room.panels.panel(0), 0, room.panels.count(), p.columns, room.to.data(), first > 0);
+      room.rounded.multiply(room.panels.pairs(), 0, room.panels.count(), p.columns, room.to.data(), first > 0);
     }
   });
 }
@@ -49,8 +49,8 @@ void multiply_sums(const Pool::Lease& lease, const HmrnnProduct& p) {
 void product(const HmrnnProduct& p) {
   const Pool::Lease lease(p.rows * p.columns * p.depth < kWorthThreads ? 1 : p.threads);
   if (p.sums) return multiply_sums(lease, p);
-  Panels<float, Bf16> panels;
-  panels.allocate(p.depth, p.columns);
+  Panels<float> panels;
+  panels.allocate(p.depth, p.columns, true);
   share_out(lease, (panels.count() + kPanelsAtOnce - 1) / kPanelsAtOnce, [&](int64_t k, int) {
     const int64_t begin = k * kPanelsAtOnce, end = std::min(panels.count(), begin + kPanelsAtOnce);
     if (p.transposed)

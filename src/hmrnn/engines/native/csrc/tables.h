@@ -76,7 +76,7 @@ template <typename T>
 struct Tables {
   int64_t steps, rows, layers, input_size, table_size;
   int threads;
-  bool hold, training;
+  bool hold, training, bfloat16;
   T slope;
   const T *x, *table, *table_z;
   const int64_t* symbols;
