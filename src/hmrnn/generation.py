@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hmrnn.config import OnUnknown
+from hmrnn.engines.native.streams import TextStream
 from hmrnn.reading import AT_ONCE, Reader
 
 if TYPE_CHECKING:
@@ -87,9 +88,16 @@ def generate(
         for symbol in read_by(reader, part, new=False):
             if not unseen:
                 yield symbol
+    logits, stream = reader.logits.cpu(), TextStream.of(model, reader.state, generator)
     for _ in range(max_new):
-        drawn = torch.multinomial(sampling.probabilities(reader.logits.cpu()), 1, generator=generator)
-        yield from read_by(reader, drawn, new=True)
+        drawn = torch.multinomial(sampling.probabilities(logits), 1, generator=generator)
+        if stream is None:
+            yield from read_by(reader, drawn, new=True)
+            logits = reader.logits.cpu()
+        else:
+            number = int(drawn)
+            yield Generated(number, stream.read(number), True)
+            logits = stream.logits
 
 
 def read_by(reader: Reader, numbers: Tensor, new: bool) -> list[Generated]:

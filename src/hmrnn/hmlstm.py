@@ -88,6 +88,8 @@ class HMLSTM(Recurrent):
                     ones go backward once for each forward; `reference` also twice, and through torch.func
     """
 
+    needs_boundaries = False  # whether a call must give them
+
     def __init__(
         self,
         input_size: int,
@@ -174,20 +176,24 @@ class HMLSTM(Recurrent):
         slope: float | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[HMLSTMOutput, HMLSTMState]:
-        if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            done = try_step(self, x, state, boundaries, slope, generator)
-            if done is not None:
-                return done
-        return super().step(x, state, boundaries, slope, generator)
+        done = try_step(self, x, state, boundaries, slope, generator)
+        return super().step(x, state, boundaries, slope, generator) if done is None else done
 
     def unroll(self, call: Call) -> Unrolled:
         T, B, _ = call.shape
+        if self.needs_boundaries and call.given is None and self.num_layers > 1:
+            raise ValueError("boundaries must be given to an HRNN: (time, batch, layers - 1) of 0 and 1")
+        if T == 1 and call.valid is None:
+            given = None if call.given is None else call.given[0]
+            step = try_step(self, call.x[0], call.state, given, call.slope, call.generator)
+            if step is not None:
+                out, state = step
+                steps = tuple(layer[None] for layer in out.steps)
+                return Unrolled(HMLSTMOutput(steps, out.z.unsqueeze(0), out.operations.unsqueeze(0)), state)
         uniforms = self._uniforms((T, B), call.generator, call.state.z.device) if call.given is None else None
         rules = engines.Rules(self.boundary, self.copy_boundary == "hold", uniforms, self.rounds_products)
         trace = engines.ENGINES[self.engine](self.weights(), call, rules)
-        done = trace.operations
-        if done is None:
-            done = operations(trace.z, call.state.z, call.valid)
+        done = operations(trace.z, call.state.z, call.valid)
         return Unrolled(HMLSTMOutput(trace.steps, trace.z, done), trace.state)
 
     def _uniforms(

@@ -93,7 +93,7 @@ class TextModel(Pretrained):
 
     def embed(self, symbols: Tensor) -> Piecewise:
         """(...) int64 -> (..., embedding_size): what the recurrent network gets."""
-        return Piecewise(cast(Tensor, self.embedding.weight), symbols)
+        return Piecewise(self.embedding.weight, symbols)
 
     def boundaries(self, symbols: Tensor, context: int = 0) -> Tensor | None:
         """(T - context, B, L-1) for a model that must be given boundaries, which are those of words and sentences.

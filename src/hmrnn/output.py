@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hmrnn.sequence import Piecewise
@@ -43,7 +42,7 @@ class OutputEmbedding(nn.Module):
         g = torch.stack(votes).sum(0).sigmoid()  # (T, B, L)
         h_e = torch.zeros((), device=g.device, dtype=g.dtype)
         for l, (layer, W_e) in enumerate(zip(steps, self.embeddings, strict=True)):
-            h_e = h_e + g[..., l : l + 1] * layer.linear(partial(affine, W_e, bfloat16=bfloat16)).dense()
+            h_e = h_e + g[..., l : l + 1] * layer.linear(partial(rounded, W_e) if bfloat16 else W_e).dense()
         return h_e.relu()
 
 
@@ -51,16 +50,14 @@ class SoftmaxHead(nn.Linear):
     """(..., output_size) -> (..., symbols): unnormalised log-probabilities of the next symbol."""
 
     def forward(self, h_e: Tensor, *, bfloat16: bool = False) -> Tensor:
-        return affine(self, h_e, bfloat16=bfloat16)
+        return rounded(self, h_e) if bfloat16 else super().forward(h_e)
 
 
-def affine(layer: nn.Module, x: Tensor, *, bfloat16: bool) -> Tensor:
-    """A linear layer, whose product has operands in bfloat16 if so wished."""
-    assert isinstance(layer, nn.Linear)
-    if not bfloat16:
-        return F.linear(x, layer.weight, layer.bias)
+def rounded(layer: nn.Module, x: Tensor) -> Tensor:
+    """A linear layer whose product has operands in bfloat16."""
     from hmrnn.engines.native.products import linear
 
+    assert isinstance(layer, nn.Linear)
     with torch.autocast("cpu", enabled=False):
         out = linear(x, layer.weight)
         return out if layer.bias is None else out + layer.bias

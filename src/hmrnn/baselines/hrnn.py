@@ -10,7 +10,6 @@ from torch import Tensor
 
 from hmrnn.config import Precision
 from hmrnn.hmlstm import HMLSTM
-from hmrnn.recurrent import Call, Unrolled
 
 SENTENCE_END = re.compile(r"[.!?][)\]}\"'’”»]{0,8}\Z")
 LOOKBACK = 10  # symbols before a symbol that decide on its boundaries, and more than that
@@ -18,6 +17,8 @@ LOOKBACK = 10  # symbols before a symbol that decide on its boundaries, and more
 
 class HRNN(HMLSTM):
     """An HM-LSTM whose every call must give `boundaries`. Its detectors are not used, nor trained."""
+
+    needs_boundaries = True
 
     def __init__(
         self,
@@ -44,11 +45,6 @@ class HRNN(HMLSTM):
         for name, parameter in self.named_parameters():
             if name.endswith("_z"):
                 parameter.requires_grad_(False)
-
-    def unroll(self, call: Call) -> Unrolled:
-        if call.given is None and self.num_layers > 1:
-            raise ValueError("boundaries must be given to an HRNN: (time, batch, layers - 1) of 0 and 1")
-        return super().unroll(call)
 
 
 def text_boundaries(text: str) -> Tensor:

@@ -25,7 +25,7 @@ from hmrnn.sequence import HMLSTMState, Piecewise
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the first layer is fed with: x, or where the same few vectors stand at many steps, a table of their products."""
+    """What the first layer is fed with: x; or a table of products, where the same few vectors stand at many steps."""
 
     x: Tensor | None  # (T, B, input_size)
     table: Tensor | None = None  # (S, 4H): W x of each vector
@@ -139,7 +139,12 @@ class _EventDriven(torch.autograd.Function):
     ) -> Any:
         size = len(LayerWeights._fields)
         flat = [None if tensor is None else tensor.detach() for tensor in tensors]
-        inputs, h, c, z = Inputs(*flat[:3], symbols), flat[3 : L + 3], flat[L + 3 : 2 * L + 3], flat[2 * L + 3]
+        inputs, h, c, z = (
+            Inputs(flat[0], flat[1], flat[2], symbols),
+            flat[3 : L + 3],
+            flat[L + 3 : 2 * L + 3],
+            flat[2 * L + 3],
+        )
         parameters = flat[2 * L + 4 :]
         weights = [LayerWeights(*parameters[l * size : (l + 1) * size]) for l in range(L)]  # type: ignore[arg-type]
         state = HMLSTMState(tuple(h), tuple(c), z)  # type: ignore[arg-type]

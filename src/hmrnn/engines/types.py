@@ -26,4 +26,3 @@ class Trace:
     steps: tuple[Piecewise, ...]  # L times (T, B, H_l)
     z: Tensor  # (T, B, L-1), 0 at padded steps
     state: HMLSTMState
-    operations: Tensor | None = None  # (T, B, L) int8, where the engine knows them already

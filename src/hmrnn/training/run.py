@@ -14,6 +14,7 @@ from hmrnn.config_json import contradictions
 from hmrnn.data.corpora import load_text
 from hmrnn.data.handwriting import StrokeData, load_strokes
 from hmrnn.data.store import TextData
+from hmrnn.engines import native
 from hmrnn.models import StrokeModel, TextModel
 from hmrnn.pretrained import check_weights
 from hmrnn.training.checkpoint import (
@@ -128,10 +129,11 @@ def check_sizes(run: RunConfig, data: Data, progress: dict[str, Any], directory:
 
 
 def with_precision(run: RunConfig, engine: str) -> RunConfig:
-    """A new run with the precision that it keeps, however fast another would be where it is resumed."""
+    """A new run with the precision that it keeps, also where it is resumed on another processor."""
     chosen = run.model.precision
     if chosen == "auto":
-        chosen = "float32"
+        takes_it = engine in ("auto", "native") and run.model.model != "clockwork" and run.model.boundary != "soft"
+        chosen = "bfloat16" if takes_it and native.multiplies_bfloat16_fast() else "float32"
     if isinstance(run, TextRunConfig):
         return replace(run, model=replace(run.model, precision=chosen))
     return replace(run, model=replace(run.model, precision=chosen))
@@ -210,10 +212,14 @@ def description(training: Training) -> str:
     """What a user should know before the first update."""
     model, task = training.task.model, training.task
     weights = sum(p.numel() for p in model.parameters())
+    precision = "bfloat16 products" if model.rnn.rounds_products else "float32"
+    if model.rnn.rounds_products and not native.multiplies_bfloat16_fast():
+        precision += ", no faster than float32 on this processor"
     return (
         f"{task.description()}\n"
         f"{model.config.model} {list(model.config.hidden_sizes)}, {weights:,} weights; engine {model.rnn.engine} "
-        f"({model.rnn.engine_reason}), {model.config.precision}, {torch.get_num_threads()} threads, {training.processes.world} process(es)\n"
+        f"({model.rnn.engine_reason}), {precision}; {torch.get_num_threads()} threads, "
+        f"{training.processes.world} process(es)\n"
         f"{task.updates_per_epoch:,} updates an epoch"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,15 +12,21 @@ import torch
 from hmrnn.engines import event_driven
 from hmrnn.engines.event_driven import Gradients, InputGradients, Inputs, Result
 from hmrnn.engines.native import library as c
-from hmrnn.engines.native import streams
 from hmrnn.engines.native.build import Unavailable
-from hmrnn.engines.native.library import address, library, plain, plain_weights, pointers
+from hmrnn.engines.native.library import (
+    address,
+    each_weight,
+    library,
+    multiplies_bfloat16_fast,
+    plain,
+    plain_weights,
+    pointers,
+)
 from hmrnn.engines.types import Rules, Trace
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
-from hmrnn.sequence import HMLSTMState
 
-__all__ = ["Clock", "Unavailable", "library", "run"]
+__all__ = ["Clock", "Unavailable", "library", "multiplies_bfloat16_fast", "run"]
 
 
 class Clock:
@@ -35,33 +42,7 @@ class Clock:
 
 
 def run(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
-    T, B, _ = call.shape
-    if T == 1 and B <= streams.MOST_ROWS and call.valid is None:
-        done = single_step(weights, call, rules)
-        if done is not None:
-            return done
     return event_driven.run(NativeKernel(), weights, call, rules, tables=True)
-
-
-def single_step(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace | None:
-    """A call of one step without a gradient: the weights need not be packed, and those of layers that COPY not read."""
-    inputs, weights = event_driven.feed(list(weights), call, tables=False)
-    assert inputs.x is not None
-    if event_driven.wants_gradient(event_driven.tensors(inputs, weights, call)):
-        return None
-    state = call.state
-    dtype = state.z.dtype
-    x = plain("x", inputs.x, call.shape, dtype)[0]
-    h, cells = (tuple(part.contiguous() for part in parts) for parts in (state.h, state.c))
-    given, uniforms = (None if part is None else part[0].contiguous() for part in (call.given, rules.uniforms))
-    steps = streams.Steps(streams.detached(weights), rules.hold, rules.bfloat16, None)
-    out, state = steps.step(x, None, HMLSTMState(h, cells, state.z.contiguous()), given, uniforms, call.slope)
-    return Trace(
-        steps=tuple(step[None] for step in out.steps),
-        z=out.z.unsqueeze(0),
-        state=state,
-        operations=out.operations.unsqueeze(0),
-    )
 
 
 class Saved:
@@ -97,13 +78,13 @@ class NativeKernel:
         given = None if call.given is None else plain("boundaries", call.given, (T, B, L - 1), dtype)
         uniforms = None if rules.uniforms is None else plain("uniforms", rules.uniforms, (T, B, L - 1), torch.float32)
 
-        new = dict(dtype=dtype, device="cpu")
+        new = partial(torch.empty, dtype=dtype, device="cpu")
         N = B * (T + 1)
-        values = [torch.empty(N, size, **new) for size in sizes]
-        tangents = [torch.empty(N, size, **new) if l and training else None for l, size in enumerate(sizes)]
+        values = [new(N, size) for size in sizes]
+        tangents = [new(N, size) if l and training else None for l, size in enumerate(sizes)]
         index = [torch.empty(T, B, dtype=torch.int64, device="cpu") for _ in sizes]
-        c_last = [torch.empty(B, size, **new) for size in sizes]
-        z_out, z_last = torch.empty(T, B, L - 1, **new), torch.empty(B, L - 1, **new)
+        c_last = [new(B, size) for size in sizes]
+        z_out, z_last = new(T, B, L - 1), new(B, L - 1)
         counts = (ctypes.c_int64 * L)()
         arrays = (c.weights_array(weights), (ctypes.c_int64 * L)(*sizes), pointers(h), pointers(cells))
         asked = c.Call(
@@ -161,9 +142,9 @@ class NativeKernel:
         z, z_last = g.z.contiguous(), g.z_last.contiguous()
         d_x = None if inputs.x is None or not want_x else torch.empty_like(inputs.x)
         d_table, d_table_z = (None if t is None else torch.empty_like(t) for t in (inputs.table, inputs.table_z))
-        d_h, d_c = ([torch.empty_like(part) for part in c_last] for _ in range(2))
+        d_h, d_c = ([torch.empty_like(part) for part in g.c_last] for _ in range(2))
         d_z = torch.empty_like(z_last)
-        d_weights = [LayerWeights(*(None if w is None else torch.empty_like(w) for w in layer)) for layer in weights]
+        d_weights = [each_weight(layer, torch.empty_like) for layer in weights]
         arrays = c.weights_array(d_weights)
         asked = c.Backward(
             values=pointers(values),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int32, c_int64, c_void_p
 from typing import Any
 
@@ -186,13 +186,16 @@ def precision_of(dtype: torch.dtype, bfloat16: bool) -> int:
     return FLOAT64 if dtype == torch.float64 else BFLOAT16 if bfloat16 else FLOAT32
 
 
-def fast_bfloat16() -> bool:
-    """Whether products in bfloat16 are faster than in float32 on this processor."""
-    return library().hmrnn_bfloat16_kernel() != b"widen"
+def multiplies_bfloat16_fast() -> bool:
+    """Whether products in bfloat16 are faster than in float32 here."""
+    try:
+        return bool(library().hmrnn_bfloat16_kernel() != b"widen")
+    except Unavailable:
+        return False
 
 
 def plain(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """The tensor in a form that C++ can read: numbers one after the other, on the CPU. Raises if it is not the one expected."""
+    """The tensor as C++ can read it: numbers one after the other, on the CPU. Raises if it is not what is expected."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         raise ValueError(f"{name} must be a dense tensor on the CPU; got {tensor.layout} on {tensor.device}")
     if tensor.dtype != dtype:
@@ -207,15 +210,24 @@ def plain_weights(
 ) -> LayerWeights:
     """The weights of layer l as C++ can read them."""
     H, below, above = sizes[l], sizes[l - 1] if l else input_size, sizes[l + 1] if l + 1 < len(sizes) else 0
-    shapes = LayerWeights(  # type: ignore[call-overload]
-        W=(4 * H, below), U=(4 * H, H), V=(4 * H, above), b=(4 * H,), W_z=(below,), U_z=(H,), V_z=(above,), b_z=(),
-        gain=(4 * H,), gain_c=(H,), bias_c=(H,),
-    )  # fmt: skip
+    shapes: dict[str, tuple[int, ...]] = {
+        "W": (4 * H, below),
+        "U": (4 * H, H),
+        "V": (4 * H, above),
+        "b": (4 * H,),
+        "gain": (4 * H,),
+        "W_z": (below,),
+        "U_z": (H,),
+        "V_z": (above,),
+        "b_z": (),
+        "gain_c": (H,),
+        "bias_c": (H,),
+    }
     return LayerWeights(
-        *(
-            None if tensor is None else plain(f"layers[{l}].{name}", tensor, shape, dtype)  # type: ignore[arg-type]
-            for name, tensor, shape in zip(LayerWeights._fields, layer, shapes, strict=True)
-        )
+        **{  # type: ignore[arg-type]
+            name: None if tensor is None else plain(f"layers[{l}].{name}", tensor, shapes[name], dtype)
+            for name, tensor in layer._asdict().items()
+        }
     )
 
 
@@ -226,6 +238,11 @@ def pointers(tensors: Sequence[Tensor | None]) -> Any:
 
 def address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
+
+
+def each_weight(layer: LayerWeights, f: Callable[[Tensor], Tensor]) -> LayerWeights:
+    """f of every weight that the layer has."""
+    return LayerWeights(*(None if w is None else f(w) for w in layer))  # type: ignore[arg-type]
 
 
 def weights_array(layers: Sequence[LayerWeights]) -> Any:

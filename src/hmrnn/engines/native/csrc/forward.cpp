@@ -6,17 +6,20 @@ namespace hmrnn {
 
 namespace {
 
-constexpr int64_t kRowsOfGroup = 16;  // below that, threads read the weights more often than it is worth
+constexpr int64_t kRowsOfGroup = 16;      // below that, threads read the weights more often than it is worth
+constexpr int64_t kWorthMeeting = 1 << 18;  // multiply-adds of a member between two meetings
 
+// `work`: multiply-adds of a batch row in the largest product.
 template <typename T>
-std::vector<Group<T>> groups_of(int64_t rows, int threads) {
+std::vector<Group<T>> groups_of(int64_t rows, int threads, int64_t work) {
   const int64_t count = std::max<int64_t>(1, std::min<int64_t>(threads, rows / kRowsOfGroup));
   std::vector<Group<T>> groups(count);
   for (int64_t g = 0; g < count; ++g) {
     const Share share(rows, g, count), team(threads, g, count);
     groups[g].begin = share.begin;
     groups[g].end = share.end;
-    groups[g].team = static_cast<int>(team.end - team.begin);
+    const int64_t worth = std::max<int64_t>(1, groups[g].rows() * work / kWorthMeeting);
+    groups[g].team = static_cast<int>(std::min(team.end - team.begin, worth));
   }
   return groups;
 }
@@ -288,10 +291,15 @@ Tables<T>::Tables(const HmrnnCall& call, const HmrnnForward& out)
       x(static_cast<const T*>(call.x)), table(static_cast<const T*>(call.table)), table_z(static_cast<const T*>(call.table_z)),
       symbols(call.symbols), given(static_cast<const T*>(call.given)), uniforms(call.uniforms), lengths(rows, steps) {
   if (call.lengths) lengths.assign(call.lengths, call.lengths + rows);
-  int64_t work = 0;
-  for (int64_t l = 0; l < layers; ++l) work += 4 * call.hidden[l] * call.hidden[l] * steps * rows;
-  if (work < kWorthThreads) threads = 1;
-  groups = groups_of<T>(rows, threads);
+  int64_t all = 0, largest = 0;
+  for (int64_t l = 0; l < layers; ++l) {
+    const int64_t work = 4 * call.hidden[l] * call.hidden[l];
+    all += work * steps * rows;
+    largest = std::max(largest, work);
+  }
+  groups = groups_of<T>(rows, all < kWorthThreads ? 1 : threads, largest);
+  threads = 0;
+  for (const Group<T>& group : groups) threads += group.team;
   const int64_t decisions = steps * rows * (layers - 1);
   s_z = Buffer<T>(decisions);
   fires = Buffer<uint8_t>(decisions);
