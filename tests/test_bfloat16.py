@@ -122,10 +122,8 @@ def test_outputs_and_gradients_are_those_of_rounded_operands(case):
         torch.testing.assert_close(ours[name], value, rtol=0, atol=1e-5 * scale, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@pytest.mark.parametrize(
-    ("rows", "outputs", "inputs"), [(1, 1, 1), (7, 33, 65), (40, 70, 131), (129, 17, 600), (3, 2, 700)]
-)
-def test_a_linear_map_by_every_kernel(kernel, rows, outputs, inputs):
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (7, 33, 65), (40, 70, 131), (129, 17, 600), (3, 2, 700)])
+def test_a_linear_map_by_every_kernel(kernel, sizes):
     """Sizes that fill and overflow every block: 32 columns, 16 rows, 32 and 512 in depth."""
     generator = torch.Generator().manual_seed(1)
     rows, outputs, inputs = sizes
