@@ -6,10 +6,13 @@ import json
 import multiprocessing
 import platform
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from hmrnn.baselines import LSTM
-from hmrnn.config import TextModelConfig
+from hmrnn.config import Precision, TextModelConfig
 from hmrnn.data.text import Symbols
 from hmrnn.engines.native import Clock
 from hmrnn.hmlstm import HMLSTM
@@ -28,8 +31,10 @@ from hmrnn.sequence import COPY
 from hmrnn.training.text import Objective
 
 LAYERS, INPUT_SIZE, SYMBOLS = 3, 128, 50
-ENGINES = ("native", "events", "reference")
+BFLOAT16 = "native bfloat16"
+ENGINES = ("native", BFLOAT16, "events", "reference")
 TORCH_LSTM, NORM_LSTM = "torch.nn.LSTM", "layer-norm LSTM"
+TORCH_BFLOAT16 = "torch.nn.LSTM autocast"
 STREAMED = 500  # symbols of a streaming run
 
 Work = Callable[[], object]
@@ -51,7 +56,11 @@ class Setting:
     """With layer normalisation."""
 
     def network(self, engine: str) -> HMLSTM:
-        return HMLSTM(INPUT_SIZE, [self.hidden] * LAYERS, layer_norm=self.layer_norm, engine=engine)
+        """`bfloat16` is the native engine with products in it."""
+        precision: Precision = "bfloat16" if engine == BFLOAT16 else "auto"
+        name = "native" if engine == BFLOAT16 else engine
+        sizes = [self.hidden] * LAYERS
+        return HMLSTM(INPUT_SIZE, sizes, layer_norm=self.layer_norm, precision=precision, engine=name)
 
     def input(self) -> Tensor:
         return torch.randn(self.steps, self.batch, INPUT_SIZE, generator=torch.Generator().manual_seed(0))
@@ -74,7 +83,12 @@ def pinned(setting: Setting, x: Tensor) -> dict[str, Tensor]:
 
 
 def in_turn(work: dict[str, Work], repeats: int, progress: tqdm[Any] | None = None) -> dict[str, float]:
-    """Median seconds of each, timed one after the other in every round, after a round to warm up."""
+    """Median seconds of each, timed in turn."""
+    return {name: statistics.median(values) for name, values in rounds(work, repeats, progress).items()}
+
+
+def rounds(work: dict[str, Work], repeats: int, progress: tqdm[Any] | None = None) -> dict[str, list[float]]:
+    """Seconds of each, timed one after the other in every round, after a round to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for round_ in range(repeats + 1):
         for name, function in work.items():
@@ -85,7 +99,7 @@ def in_turn(work: dict[str, Work], repeats: int, progress: tqdm[Any] | None = No
             function()
             if round_:
                 seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return seconds
 
 
 def training_work(setting: Setting, engines: Sequence[str] = ENGINES, norm_lstm: bool = True) -> dict[str, Work]:
@@ -104,13 +118,25 @@ def training_work(setting: Setting, engines: Sequence[str] = ENGINES, norm_lstm:
 
         return work
 
-    work: dict[str, Work] = {TORCH_LSTM: step(nn.LSTM(INPUT_SIZE, setting.hidden, LAYERS), lambda out: [out])}
+    rival = nn.LSTM(INPUT_SIZE, setting.hidden, LAYERS)
+    work: dict[str, Work] = {TORCH_LSTM: step(rival, lambda out: [out])}
+    if TORCH_BFLOAT16 in engines:
+
+        def autocast() -> None:
+            rival.zero_grad()
+            x.grad = None
+            with torch.autocast("cpu", torch.bfloat16):
+                out = rival(x)[0]
+            out.backward(gradient.to(out.dtype))
+
+        work[TORCH_BFLOAT16] = autocast
     if norm_lstm:
         work[NORM_LSTM] = step(LSTM(INPUT_SIZE, [setting.hidden] * LAYERS), lambda out: [out.h[-1]])
     for engine in engines:
-        rnn = setting.network(engine)
-        rnn.load_state_dict(weights)
-        work[engine] = step(rnn, lambda out: out.h)
+        if engine != TORCH_BFLOAT16:
+            rnn = setting.network(engine)
+            rnn.load_state_dict(weights)
+            work[engine] = step(rnn, lambda out: out.h)
     return work
 
 
@@ -135,8 +161,10 @@ def evaluation_work(setting: Setting) -> dict[str, Work]:
 def streaming_work(setting: Setting) -> dict[str, Work]:
     """One symbol at a time, batch 1, without a graph: STREAMED symbols."""
     x = replace(setting, batch=1, steps=STREAMED).input()
-    rnn = setting.network("native")
-    rnn.load_state_dict(pinned(setting, x))
+    weights = pinned(setting, x)
+    networks = {name: setting.network(name) for name in ("native", BFLOAT16)}
+    for network in networks.values():
+        network.load_state_dict(weights)
     norm_lstm = LSTM(INPUT_SIZE, [setting.hidden] * LAYERS)
     stacked = nn.LSTM(INPUT_SIZE, setting.hidden, LAYERS)
     cells = [nn.LSTMCell(INPUT_SIZE if l == 0 else setting.hidden, setting.hidden) for l in range(LAYERS)]
@@ -168,7 +196,7 @@ def streaming_work(setting: Setting) -> dict[str, Work]:
         "torch.nn.LSTMCell": with_cells,
         "torch.nn.LSTM stepped": with_lstm,
         NORM_LSTM: lambda: ours(norm_lstm),
-        "native": lambda: ours(rnn),
+        **{name: partial(ours, network) for name, network in networks.items()},
     }
 
 
@@ -181,10 +209,13 @@ def model_work(setting: Setting) -> dict[str, Work]:
     work: dict[str, Work] = {}
     size, sizes = setting.hidden, (setting.hidden,) * LAYERS
     lstm = TextModelConfig("lstm", INPUT_SIZE, sizes, size)
-    for name, config in ((NORM_LSTM, lstm), ("native", replace(lstm, model="hm-lstm"))):
+    ours = replace(lstm, model="hm-lstm")
+    for name, config in ((NORM_LSTM, lstm), ("native", ours), (BFLOAT16, replace(ours, precision="bfloat16"))):
         model = TextModel(Symbols(tuple(map(chr, range(SYMBOLS)))), config, engine="native")
         if config.model == "hm-lstm":
-            model.rnn.load_state_dict(pinned(replace(setting, layer_norm=True), model.embedding(symbols[:-1]).detach()))
+            model.rnn.load_state_dict(
+                pinned(replace(setting, layer_norm=True), model.embed(symbols[:-1]).dense().detach())
+            )
         objective = Objective(model)
 
         def step(objective: Objective = objective) -> None:
@@ -250,6 +281,28 @@ def cost(setting: Setting) -> dict[str, Any]:
         "steps": steps,
         "multiply_adds_saved": round(1 - done / (steps * sum(per_event)), 4),
     }
+
+
+def generation_work(setting: Setting, precision: Precision) -> Work:
+    """A text model writes STREAMED symbols. Untrained, but its detectors fire at the setting's rates."""
+    sizes = (setting.hidden,) * LAYERS
+    config = TextModelConfig("hm-lstm", INPUT_SIZE, sizes, setting.hidden, precision=precision)
+    model = TextModel(Symbols(tuple(map(chr, range(32, 32 + SYMBOLS)))), config, engine="native")
+    symbols = torch.randint(SYMBOLS, (STREAMED, 1), generator=torch.Generator().manual_seed(0))
+    x = model.embed(symbols).dense().detach()
+    model.rnn.load_state_dict(pinned(replace(setting, layer_norm=True), x))
+    return lambda: model.generate(" ", STREAMED, seed=0)
+
+
+@contextmanager
+def busy_neighbour() -> Iterator[None]:
+    """Another process that never rests, on one core."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def machine() -> dict[str, Any]:
@@ -323,7 +376,7 @@ def sweep(setting: Setting, repeats: int) -> dict[str, dict[str, list[float]]]:
             found[axis] = {"at": list(points)}
             for value, point in points.items():
                 progress.set_description(f"{axis} {value}")
-                work = training_work(point, ("native", "events"), norm_lstm=False)
+                work = training_work(point, ("native", BFLOAT16, "events"), norm_lstm=False)
                 for name, seconds in in_turn(work, repeats, progress).items():
                     found[axis].setdefault(name, []).append(seconds)
     return found
@@ -334,7 +387,12 @@ def draw(found: dict[str, dict[str, list[float]]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 6.5), layout="constrained")
-    styles = {TORCH_LSTM: ("#000000", "o", "-"), "native": ("#0072B2", "s", "-"), "events": ("#D55E00", "^", "--")}
+    styles = {
+        TORCH_LSTM: ("#000000", "o", "-"),
+        "native": ("#0072B2", "s", "-"),
+        BFLOAT16: ("#009E73", "D", "-"),
+        "events": ("#D55E00", "^", "--"),
+    }
     for axes, (axis, series) in zip(figure.subplots(2, 2).flat, found.items(), strict=True):
         for name, (colour, marker, line) in styles.items():
             axes.plot(series["at"], series[name], color=colour, marker=marker, linestyle=line, label=name)
