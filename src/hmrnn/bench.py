@@ -6,11 +6,9 @@ import json
 import multiprocessing
 import platform
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -281,28 +279,6 @@ def cost(setting: Setting) -> dict[str, Any]:
         "steps": steps,
         "multiply_adds_saved": round(1 - done / (steps * sum(per_event)), 4),
     }
-
-
-def generation_work(setting: Setting, precision: Precision) -> Work:
-    """A text model writes STREAMED symbols. Untrained, but its detectors fire at the setting's rates."""
-    sizes = (setting.hidden,) * LAYERS
-    config = TextModelConfig("hm-lstm", INPUT_SIZE, sizes, setting.hidden, precision=precision)
-    model = TextModel(Symbols(tuple(map(chr, range(32, 32 + SYMBOLS)))), config, engine="native")
-    symbols = torch.randint(SYMBOLS, (STREAMED, 1), generator=torch.Generator().manual_seed(0))
-    x = model.embed(symbols).dense().detach()
-    model.rnn.load_state_dict(pinned(replace(setting, layer_norm=True), x))
-    return lambda: model.generate(" ", STREAMED, seed=0)
-
-
-@contextmanager
-def busy_neighbour() -> Iterator[None]:
-    """Another process that never rests, on one core."""
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def machine() -> dict[str, Any]:
