@@ -27,6 +27,7 @@ def settings(text_file: Path, **changes) -> TextRunConfig:
         output_size=9,
         boundary=changes.pop("boundary", "step"),
         boundary_bias=changes.pop("boundary_bias", 0.0),
+        precision=changes.pop("precision", "float32"),  # the same numbers on every processor
     )
     defaults = {"batch_size": 4, "window": 10, "learning_rate": 0.01, "epochs": 2.0, "patience": 9}
     return TextRunConfig(TextDataConfig(str(text_file)), model, TrainingConfig(**{**defaults, **changes}))

@@ -151,10 +151,14 @@ class HMLSTM(Recurrent):
 
     @property
     def rounds_products(self) -> bool:
-        if self.precision == "float32" or self.engine != "native" or next(self.parameters()).dtype != torch.float32:
-            return False
-        autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
-        return self.precision == "bfloat16" or autocast
+        return self.wants_bfloat16 and self.engine == "native" and next(self.parameters()).dtype == torch.float32
+
+    @property
+    def wants_bfloat16(self) -> bool:
+        """Whether products are to be computed in bfloat16 where that can be done."""
+        if self.precision == "auto":
+            return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+        return self.precision == "bfloat16"
 
     @property
     def soft(self) -> bool:

@@ -113,6 +113,9 @@ class HMLSTMState:
     c: tuple[Tensor, ...]  # L times (B, H_l)
     z: Tensor  # (B, L-1)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"h": self.h, "c": self.c, "z": self.z}  # and not what an engine has noted of it
+
     def detach(self) -> HMLSTMState:
         """Cuts the graph, as at the end of a window of truncated backpropagation."""
         return self._map(lambda tensor: tensor.detach())

@@ -22,6 +22,8 @@ from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
 from hmrnn.sequence import HMLSTMState, Piecewise
 
+MOST_VECTORS = 1024  # of which a table is made, whatever the length of a call: so that every call rounds alike
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -99,8 +101,8 @@ def run(kernel: Kernel, weights: Sequence[LayerWeights], call: Call, rules: Rule
 def feed(weights: list[LayerWeights], call: Call, tables: bool) -> tuple[Inputs, list[LayerWeights]]:
     """What the first layer is fed with, and the weights that are left to multiply."""
     first = weights[0]
-    if not tables or isinstance(call.x, Tensor) or len(call.x.values) > call.x.index.numel():
-        return Inputs(call.dense_x()), weights  # also where a table would be the larger one
+    if not tables or isinstance(call.x, Tensor) or len(call.x.values) > MOST_VECTORS:
+        return Inputs(call.dense_x()), weights
     table_z = None if first.W_z is None else call.x.values @ first.W_z
     inputs = Inputs(None, call.x.values @ first.W.T, table_z, call.x.index)
     return inputs, [first._replace(W=None, W_z=None), *weights[1:]]  # type: ignore[arg-type]

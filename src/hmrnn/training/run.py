@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from hmrnn.config import RunConfig, TextRunConfig, UsageError
+from hmrnn.config import Precision, RunConfig, TextRunConfig, UsageError
 from hmrnn.config_json import contradictions
 from hmrnn.data.corpora import load_text
 from hmrnn.data.handwriting import StrokeData, load_strokes
@@ -85,7 +85,11 @@ def train_run(
             data = load(run, data_dir)
             return (
                 data,
-                SavedRun(with_precision(run, engine), data.fingerprint, data_dir.absolute() if data_dir else None),
+                SavedRun(
+                    settled(run, fastest_precision(run, engine)),
+                    data.fingerprint,
+                    data_dir.absolute() if data_dir else None,
+                ),
                 None,
             )
 
@@ -103,6 +107,7 @@ def reopen(
     saved = load_run(directory)
     if type(run) is not type(saved.config):
         raise UsageError(f"{directory} is a run on {saved.config.kind}")
+    run = settled(run, saved.config.model.precision)
     wrong = contradictions(run, saved.config)
     if wrong:
         raise UsageError(f"{', '.join(wrong)} contradicts the run in {directory}")
@@ -128,15 +133,19 @@ def check_sizes(run: RunConfig, data: Data, progress: dict[str, Any], directory:
         raise ValueError(f"{directory / RESUMABLE} does not fit {directory / 'config.json'}: {error}") from None
 
 
-def with_precision(run: RunConfig, engine: str) -> RunConfig:
-    """A new run with the precision that it keeps, also where it is resumed on another processor."""
-    chosen = run.model.precision
-    if chosen == "auto":
-        takes_it = engine in ("auto", "native") and run.model.model != "clockwork" and run.model.boundary != "soft"
-        chosen = "bfloat16" if takes_it and native.multiplies_bfloat16_fast() else "float32"
+def settled(run: RunConfig, precision: Precision) -> RunConfig:
+    """A run whose precision is not left open."""
+    if run.model.precision != "auto":
+        return run
     if isinstance(run, TextRunConfig):
-        return replace(run, model=replace(run.model, precision=chosen))
-    return replace(run, model=replace(run.model, precision=chosen))
+        return replace(run, model=replace(run.model, precision=precision))
+    return replace(run, model=replace(run.model, precision=precision))
+
+
+def fastest_precision(run: RunConfig, engine: str) -> Precision:
+    """Of a new run, which keeps it also where it is resumed on another processor."""
+    takes_it = engine in ("auto", "native") and run.model.model != "clockwork" and run.model.boundary != "soft"
+    return "bfloat16" if takes_it and native.multiplies_bfloat16_fast() else "float32"
 
 
 def at_home(run: RunConfig) -> RunConfig:

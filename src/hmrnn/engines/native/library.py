@@ -202,7 +202,10 @@ def plain(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -
         raise TypeError(f"{name} must be {dtype}; got {tensor.dtype}")
     if tuple(tensor.shape) != tuple(shape):
         raise ValueError(f"{name} must have shape {tuple(shape)}; got {tuple(tensor.shape)}")
-    return tensor.resolve_conj().resolve_neg().contiguous()
+    tensor = tensor.resolve_conj().resolve_neg().contiguous()
+    if tensor.numel() and tensor.data_ptr() == 0:
+        raise TypeError(f"{name} has no memory, as a FakeTensor has none: use engine='reference'")
+    return tensor
 
 
 def plain_weights(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from hmrnn.engines.event_driven import MOST_VECTORS
 from hmrnn.engines.native.library import (
     Step,
     Stream,
@@ -32,13 +33,13 @@ if TYPE_CHECKING:
     from hmrnn.models import TextModel
 
 MOST_ROWS = 8  # with more, products of many rows at once are faster
-MOST_VECTORS = 4096  # of a table of inputs
 
 
 class Handle:
     """A stream of the library, freed with this object; and the tensors that it reads."""
 
     def __init__(self, weights: Sequence[LayerWeights], hold: bool, bfloat16: bool, table: Table | None, **output: Any):
+        self.library, self.stream = library(), ctypes.c_void_p()
         dtype = weights[0].U.dtype
         sizes = [len(layer.b) // 4 for layer in weights]
         input_size = weights[0].W.shape[1]
@@ -46,8 +47,6 @@ class Handle:
         if table is not None:
             checked[0] = checked[0]._replace(W=None, W_z=None)  # type: ignore[arg-type]
         self.kept = (checked, table, output)
-        self.library = library()
-        self.stream = ctypes.c_void_p()
         what = Stream(
             precision=precision_of(dtype, bfloat16),
             hold=hold,
@@ -114,7 +113,7 @@ class Steps:
     ) -> tuple[HMLSTMOutput, HMLSTMState]:
         asked, (h, c, new_h, new_c) = self.asked, self.arrays
         B, L = state.z.shape[0], len(self.sizes)
-        if self.index is None or len(self.index) != B:
+        if self.index is None or len(self.index) != B or self.index.is_inference() != torch.is_inference_mode_enabled():
             self.index, self.spare = torch.arange(B, device="cpu"), [None] * L
         for l, size in enumerate(self.sizes):
             h[l], c[l] = state.h[l].data_ptr(), state.c[l].data_ptr()
@@ -173,9 +172,8 @@ class Prepared:
     and they are prepared anew. Kept in the network's `_prepared`."""
 
     def __init__(self, rnn: HMLSTM, rounds: bool, values: Tensor | None) -> None:
-        self.sources = [layer._parameters for layer in rnn.layers]
         self.rounds, self.values = rounds, values
-        self.seen = self.look()
+        self.seen = self.look(rnn)
         weights = detached(rnn.weights())
         table = None if values is None else Table(values.detach(), weights[0])
         bfloat16 = rounds and weights[0].U.dtype == torch.float32
@@ -188,16 +186,17 @@ class Prepared:
     def __deepcopy__(self, memo: Any) -> None:
         return None
 
-    def look(self) -> list[Any]:
-        seen: list[Any] = [
-            (p.data_ptr(), p._version) for source in self.sources for p in source.values() if p is not None
-        ]
+    def look(self, rnn: HMLSTM) -> list[Any]:
+        """Whatever a change would show in. (What is written through `.data` does not show.)"""
+        tensors = [p for layer in rnn.layers for p in layer._parameters.values() if p is not None]
         if self.values is not None:
-            seen.append((self.values.data_ptr(), self.values._version))
+            tensors.append(self.values)  # type: ignore[arg-type]
+        seen: list[Any] = [(t.data_ptr(), None if t.is_inference() else t._version) for t in tensors]
+        seen += (rnn.boundary, rnn.copy_boundary, rnn._requested_engine)
         return seen
 
-    def fits(self, rounds: bool, values: Tensor | None) -> bool:
-        return rounds == self.rounds and values is self.values and self.look() == self.seen
+    def fits(self, rnn: HMLSTM, rounds: bool, values: Tensor | None) -> bool:
+        return rounds == self.rounds and values is self.values and self.look(rnn) == self.seen
 
 
 def detached(weights: Sequence[LayerWeights]) -> list[LayerWeights]:
@@ -224,22 +223,18 @@ def try_step(
     """A step without a gradient. None if it has to go the general way, which also tells what is wrong with a call."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return None
-    if isinstance(x, Piecewise) and len(x.values) > MOST_VECTORS:
-        x = x.dense()
+    if isinstance(x, Piecewise) and (len(x.values) > MOST_VECTORS or not isinstance(x.values, nn.Parameter)):
+        x = x.dense()  # a table is worth while for vectors that come again
     values, index = (x.values, x.index) if isinstance(x, Piecewise) else (None, x)
     if index.dim() != (2 if values is None else 1) or not 0 < index.shape[0] <= MOST_ROWS or not is_simple(index):
         return None
-    rounds = rnn.precision == "bfloat16" or (
-        rnn.precision == "auto"
-        and torch.is_autocast_enabled("cpu")
-        and torch.get_autocast_dtype("cpu") == torch.bfloat16
-    )
+    rounds = rnn.wants_bfloat16
     prepared: Prepared | None = rnn.__dict__.get("_prepared")
-    if prepared is None or not prepared.fits(rounds, values):
+    if prepared is None or not prepared.fits(rnn, rounds, values):
         if (
             rnn.engine != "native"
             or not is_plain(rnn)
-            or (values is not None and values.shape[-1:] != (rnn.input_size,))
+            or (values is not None and values.shape[1:] != (rnn.input_size,))
         ):
             return None
         prepared = rnn.__dict__["_prepared"] = Prepared(rnn, rounds, values)
@@ -278,7 +273,7 @@ def weight_of(linear: nn.Module) -> Tensor:
 class TextStream:
     """A text model that reads on symbol by symbol, with its state inside the library. One batch row, float32.
 
-    Its weights are those that the model had when the stream was made.
+    The model's weights must not change as long as it reads.
     """
 
     @staticmethod
@@ -319,7 +314,7 @@ class TextStream:
             head_bias=bias.data_ptr(),
             _kept=(gates, embeddings, head, bias),
         )
-        self.slope, self.generator = rnn.slope, generator if rnn.boundary == "sample" else None
+        self.slope, self.samples, self.generator = rnn.slope, rnn.boundary == "sample", generator
         self.sizes, self.symbols = rnn.hidden_sizes, symbols
         self.logits = torch.empty(symbols, device="cpu")
         self.z = torch.empty(rnn.num_layers - 1, device="cpu")
@@ -341,7 +336,7 @@ class TextStream:
         """Reads a symbol: the boundaries that it made. `logits` are those of the next."""
         if not 0 <= symbol < self.symbols:
             raise IndexError(f"a symbol's number must lie between 0 and {self.symbols - 1}; got {symbol}")
-        uniforms = None if self.generator is None else torch.rand(len(self.z), generator=self.generator, device="cpu")
+        uniforms = torch.rand(len(self.z), generator=self.generator, device="cpu") if self.samples else None
         handle = self.handle
         check(
             handle.library.hmrnn_stream_next(

@@ -90,7 +90,7 @@ class BackwardWorker : Books<T> {
         v_z_(pass.detectors.v_z[&group - pass.tables.groups.data()]), w_z_(pass.detectors.w_z[&group - pass.tables.groups.data()]),
         scratch_(pass.widest), t_(group.rows()), done_(group.rows()), d_x_(static_cast<T*>(pass.gradients.d_x)) {
     rows_.reserve(R);
-    member_.list.reserve(R);
+    member_.reserve(R, 4 * pass.widest);
   }
 
   void run() {

@@ -33,6 +33,8 @@ bool bf16_has(Bf16Kernel kernel);
 // Rows in bfloat16: [row / 16][depth / 32][row % 16][depth % 32].
 class RoundedRows {
  public:
+  void reserve(int64_t rows, int64_t depth) { allocate(rows, depth); }
+
   // Rounds rows of float32.
   void take(const std::vector<const float*>& rows, int64_t depth) {
     allocate(static_cast<int64_t>(rows.size()), depth);

@@ -36,7 +36,8 @@ class ForwardWorker : Books<T> {
       for (int64_t l = 0; l < L; ++l) z(r, l) = l + 1 < L && tables.z_start[(group.begin + r) * (L - 1) + l];
     events_.reserve(R);
     rows_.reserve(R);
-    member_.list.reserve(R);
+    counts_.resize(L, R);
+    member_.reserve(R, pass.widest);
   }
 
   void run() {
@@ -79,7 +80,6 @@ class ForwardWorker : Books<T> {
       }
     member_.barrier.wait();
     for (int64_t l = 1; l < L; ++l) top_down(l, 0, R);
-    counts_.assign(L, R);
   }
 
   std::vector<int64_t> counts_;  // (L) events so far
@@ -349,20 +349,19 @@ void Tables<T>::add_layer(const HmrnnCall& call, const HmrnnForward& out, int64_
 template <typename T>
 void forward(const HmrnnCall& call, HmrnnForward& out, std::unique_ptr<AnyTables>& kept) {
   const auto start = std::chrono::steady_clock::now();
-  auto saved = std::make_unique<SavedTables<T>>(call, out);
+  const Pool::Lease lease(call.threads);
+  HmrnnCall granted = call;
+  granted.threads = lease.threads();  // fewer, if another thread of the program has them
+  auto saved = std::make_unique<SavedTables<T>>(granted, out);
   Tables<T>& tables = saved->tables;
-  const Pool::Lease lease(tables.threads);
-  if (lease.threads() < tables.threads) {  // another thread of the program has them
-    HmrnnCall alone = call;
-    alone.threads = lease.threads();
-    return forward<T>(alone, out, kept);
-  }
   ForwardPass<T> pass(tables, call, out);
   pass.pack(lease);
   std::vector<std::unique_ptr<ForwardWorker<T>>> workers;
   for (Group<T>& group : tables.groups)
     for (int id = 0; id < group.team; ++id) workers.push_back(std::make_unique<ForwardWorker<T>>(pass, group, id));
-  lease.run([&](int id) { workers[id]->run(); });
+  lease.run([&](int id) {
+    if (id < tables.threads) workers[id]->run();
+  });
   join_groups(pass, out.counts);
   out.seconds[0] = seconds_since(start);
   out.seconds[1] = pass.product_seconds();

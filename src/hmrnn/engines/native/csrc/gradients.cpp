@@ -119,7 +119,11 @@ void sum_detector(const Tables<T>& tables, const DetectorGradients<T>& detectors
       if (by[k] != T(0)) axpy(by[k], row(tables.x, k, tables.input_size), static_cast<T*>(out.W_z), tables.input_size);
   } else {
     zero(static_cast<T*>(gradients.d_table_z), tables.table_size);
-    for (int64_t k = 0; k < inputs; ++k) static_cast<T*>(gradients.d_table_z)[tables.symbols[k]] += by[k];
+    for (const Group<T>& group : tables.groups)
+      for (int64_t e = group.rows(); e < group.layers[0].count; ++e) {
+        const Event& event = group.layers[0].events[e];
+        static_cast<T*>(gradients.d_table_z)[event.below] += by[event.t * tables.rows + event.row];
+      }
   }
 }
 

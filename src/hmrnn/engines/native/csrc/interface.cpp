@@ -1,7 +1,8 @@
 // The C interface: what can go wrong comes back as text.
 #include <cstring>
 #include <new>
-#include <stdexcept>
+#include <exception>
+#include <string>
 
 #include "passes.h"
 #include "stream.h"
@@ -17,8 +18,10 @@ const char* guarded(Work work) {
     return nullptr;
   } catch (const std::bad_alloc&) {
     return "there is not enough memory";
-  } catch (const std::exception&) {
-    return "the system gives no more threads";
+  } catch (const std::exception& error) {
+    static thread_local std::string what;
+    what = error.what();
+    return what.c_str();
   }
 }
 

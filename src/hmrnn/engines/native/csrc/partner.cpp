@@ -72,11 +72,10 @@ void Partner::run(std::shared_ptr<const Work> work, int parts, int64_t size, int
     work_ = work;
   }
   parts_.store(parts, std::memory_order_relaxed);
-  size_.store(size, std::memory_order_relaxed);
   next_.store(first_part(generation), std::memory_order_seq_cst);
   if (asleep_.load(std::memory_order_seq_cst)) next_.notify_one();
   uint32_t done = 0;
-  for (uint64_t n; static_cast<int>((n = next_.fetch_add(1, std::memory_order_relaxed)) & 0xff) < parts; done |= 1u << (n & 0xff))
+  for (uint64_t n; static_cast<int>((n = next_.fetch_add(1, std::memory_order_acq_rel)) & 0xff) < parts; done |= 1u << (n & 0xff))
     mine(static_cast<int>(n & 0xff));
   const auto start = Clock::now();
   bool late = false;
@@ -113,7 +112,7 @@ void Partner::serve() {
       const int part = static_cast<int>(n & 0xff);
       uint64_t before = states_[part].load(std::memory_order_relaxed);
       if (next_.compare_exchange_weak(n, n + 1, std::memory_order_acq_rel)) {
-        std::shared_ptr<const Work> work;  // of this generation, which can't end before this part
+        std::shared_ptr<const Work> work;  // of this generation, or of a later one: then this part was taken back
         {
           const std::lock_guard<std::mutex> lock(work_mutex_);
           work = work_;

@@ -47,7 +47,6 @@ class Partner {
   std::shared_ptr<const Work> work_;         // of the generation posted last
   std::atomic<uint64_t> next_{0};            // generation << 8 | the next part
   std::atomic<int> parts_{0};
-  std::atomic<int64_t> size_{0};
   std::atomic<uint64_t> states_[kMostParts];  // generation << 1 | (1: taken back), of the latest that was ended
   std::atomic<bool> asleep_{false}, busy_{false};
   std::vector<float> room_;

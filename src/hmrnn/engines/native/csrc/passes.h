@@ -84,6 +84,12 @@ struct Member {
       : id(id), team(team), barrier(shared.barrier), recurrent(shared.recurrent.get()), bottom_up(shared.bottom_up.get()),
         x_z(shared.x_z.get()) {}
 
+  // Room for so many rows, of at most that depth: nothing is allocated later.
+  void reserve(int64_t rows, int64_t depth) {
+    list.reserve(rows);
+    rounded.reserve(rows, depth);
+  }
+
   void multiply(const Panels<T>& weights, bool accumulate) {
     if (list.size() == 0) return;
     const Stopwatch watch(seconds);
@@ -100,7 +106,7 @@ class Pass {
   int64_t widest = 0;
 
   explicit Pass(Tables<T>& tables) : tables(tables), U(tables.layers), W(tables.layers), V(tables.layers) {
-    for (const Layer<T>& layer : tables.groups[0].layers) widest = std::max({widest, layer.H, (layer.H_below + 3) / 4});
+    for (const Layer<T>& layer : tables.groups[0].layers) widest = std::max({widest, layer.H, layer.H_below});
     for (const Group<T>& group : tables.groups) {
       shared_.emplace_back(group.team, group.rows(), widest);
       for (int id = 0; id < group.team; ++id) members_.emplace_back(shared_.back(), id, group.team);

@@ -38,13 +38,8 @@ class Stream : public AnyStream {
   ~Stream() override { Partner::settle(); }
 
   void step(const HmrnnStep& step) override {
-    const Partner::Lease lease(step.threads > 1);
-    partner_ = lease.get();
-    for (int64_t b = 0; b < step.rows; ++b) {
-      bool y = true;
-      for (int64_t l = 0; l < L; ++l) y = layer(step, l, b, y);
-    }
-    copy_rows(step);
+    const Helped helped(*this, step.threads);
+    advance(step);
   }
 
   void set(const void* const* h, const void* const* c, const void* z) override {
@@ -76,7 +71,8 @@ class Stream : public AnyStream {
       new_h[l] = next_h_[l].data();
       new_c[l] = next_c_[l].data();
     }
-    step({1, threads, slope, nullptr, &symbol, h.data(), c.data(), z_.data(), new_h.data(), new_c.data(), new_z.data(),
+    const Helped helped(*this, threads);
+    advance({1, threads, slope, nullptr, &symbol, h.data(), c.data(), z_.data(), new_h.data(), new_c.data(), new_z.data(),
           new_z.data(), operations.data(), nullptr, uniforms});
     for (int64_t l = 0; l < L; ++l)
       if (operations[l] != kCopy) {
@@ -88,8 +84,14 @@ class Stream : public AnyStream {
     for (int64_t l = 0; l + 1 < L; ++l) z[l] = static_cast<float>(z_[l]);
     predict(logits);
   }
-
  private:
+  // The partner, while it is this stream's.
+  struct Helped {
+    Stream& stream;
+    const Partner::Lease lease;
+    Helped(Stream& stream, int threads) : stream(stream), lease(threads > 1) { stream.partner_ = lease.get(); }
+    ~Helped() { stream.partner_ = nullptr; }
+  };
   struct StreamLayer {
     int64_t H;
     Weights<T> w;
@@ -130,6 +132,14 @@ class Stream : public AnyStream {
     z_.resize(L - 1);
     head_ = std::make_shared<const Matrix<T, P>>(what.head, S, E);
     head_bias_ = reinterpret_cast<const T*>(what.head_bias);
+  }
+
+  void advance(const HmrnnStep& step) {
+    for (int64_t b = 0; b < step.rows; ++b) {
+      bool y = true;
+      for (int64_t l = 0; l < L; ++l) y = layer(step, l, b, y);
+    }
+    copy_rows(step);
   }
 
   // Layer l of a row: returns its boundary, y of the layer above.

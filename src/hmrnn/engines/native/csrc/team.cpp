@@ -1,6 +1,7 @@
 #include "team.h"
 
 #include <algorithm>
+#include <exception>
 #include <system_error>
 
 #if !defined(_WIN32)
@@ -57,8 +58,18 @@ void Pool::grow(int threads) {
   }
 }
 
-void Pool::Lease::run(const std::function<void(int)>& work) const {
-  if (threads_ == 1) return work(0);
+void Pool::Lease::run(const std::function<void(int)>& task) const {
+  if (threads_ == 1) return task(0);
+  std::exception_ptr failure;
+  std::mutex failing;
+  const std::function<void(int)> work = [&](int id) {
+    try {
+      task(id);
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(failing);
+      failure = std::current_exception();
+    }
+  };
   {
     const std::lock_guard<std::mutex> lock(pool_->mutex_);
     pool_->work_ = &work;
@@ -70,6 +81,7 @@ void Pool::Lease::run(const std::function<void(int)>& work) const {
   work(0);
   std::unique_lock<std::mutex> lock(pool_->mutex_);
   pool_->finished_.wait(lock, [&] { return pool_->running_ == 0; });
+  if (failure) std::rethrow_exception(failure);
 }
 
 void Pool::serve(int id, uint64_t done) {

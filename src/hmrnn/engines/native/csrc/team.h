@@ -58,7 +58,8 @@ struct Share {
   bool has(int64_t i) const { return begin <= i && i < end; }
 };
 
-// Runs work(0) .. work(threads - 1) at the same time, the first in the calling thread. Work must not throw.
+// Runs work(0) .. work(threads - 1) at the same time, the first in the calling thread. What one throws is thrown again when
+// all have ended; work that meets at a barrier must not throw.
 // If another thread of the program holds the pool, this call waits for it if it is patient, or gets one thread: ask
 // `Lease::threads`. The system may give fewer than are wanted, too.
 class Pool {
@@ -67,7 +68,7 @@ class Pool {
    public:
     explicit Lease(int wanted, bool patient = false);
     int threads() const { return threads_; }
-    void run(const std::function<void(int)>& work) const;
+    void run(const std::function<void(int)>& task) const;
 
    private:
     std::shared_ptr<Pool> pool_;
