@@ -83,15 +83,8 @@ def train_run(
             if processes.first:
                 check_new(directory, run.data)
             data = load(run, data_dir)
-            return (
-                data,
-                SavedRun(
-                    settled(run, fastest_precision(run, engine)),
-                    data.fingerprint,
-                    data_dir.absolute() if data_dir else None,
-                ),
-                None,
-            )
+            chosen = settled(run, fastest_precision(run, engine))
+            return data, SavedRun(chosen, data.fingerprint, data_dir.absolute() if data_dir else None), None
 
         data, saved, progress = processes.first_before_others(open_run)
         if progress is not None and engine == "auto":

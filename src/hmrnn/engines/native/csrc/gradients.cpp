@@ -31,15 +31,19 @@ struct Room {
   double seconds = 0;
 };
 
-// Columns [begin, end) of the uses' ds as rows of `depth` numbers each.
+constexpr int64_t kDepth = 512;            // events that are summed up at once
+constexpr int64_t kStride = kDepth + 16;  // of rows of so many numbers: at a power of two they would fight for the cache
+
+// Columns [begin, end) of the uses' ds as rows.
 template <typename T>
 void transpose(const Use<T>* uses, int64_t depth, int64_t begin, int64_t end, T* out) {
-  constexpr int64_t kBlock = 16;
-  for (int64_t k = 0; k < depth; k += kBlock)
-    for (int64_t j = begin; j < end; j += kBlock) {
-      const int64_t ks = std::min(kBlock, depth - k), js = std::min(kBlock, end - j);
-      for (int64_t a = 0; a < ks; ++a)
-        for (int64_t b = 0; b < js; ++b) out[(j - begin + b) * depth + k + a] = uses[k + a].ds[j + b];
+  T block[16][16];
+  for (int64_t k = 0; k < depth; k += 16)
+    for (int64_t j = begin; j < end; j += 16) {
+      const int64_t ks = std::min<int64_t>(16, depth - k), js = std::min<int64_t>(16, end - j);
+      for (int64_t a = 0; a < ks; ++a) std::memcpy(block[a], uses[k + a].ds + j, js * sizeof(T));
+      for (int64_t b = 0; b < js; ++b)
+        for (int64_t a = 0; a < 16; ++a) out[(j - begin + b) * kStride + k + a] = block[a][b];
     }
 }
 
@@ -48,7 +52,6 @@ void run(const MatrixTask<T>& task, bool bfloat16, Room<T>& room) {
   const Stopwatch watch(room.seconds);
   const int64_t events = static_cast<int64_t>(task.uses->size()), rows = task.end - task.begin;
   if (events == 0) return zero(row(task.out, task.begin, task.inputs), rows * task.inputs);
-  constexpr int64_t kDepth = 512;
   for (int64_t first = 0; first < events; first += kDepth) {
     const int64_t depth = std::min(kDepth, events - first);
     const Use<T>* uses = task.uses->data() + first;
@@ -62,9 +65,9 @@ void run(const MatrixTask<T>& task, bool bfloat16, Room<T>& room) {
         room.rounded.multiply(room.inputs.pairs(), 0, room.inputs.count(), task.inputs, room.list.to.data(), first > 0);
         continue;
       }
-    room.transposed.room(rows * kDepth);
+    room.transposed.room(rows * kStride);
     transpose(uses, depth, task.begin, task.end, room.transposed.get());
-    for (int64_t j = 0; j < rows; ++j) room.list.from[j] = row(room.transposed.get(), j, depth);
+    for (int64_t j = 0; j < rows; ++j) room.list.from[j] = row(room.transposed.get(), j, kStride);
     multiply(room.inputs, 0, room.inputs.count(), room.list, first > 0, room.rounded);
   }
 }
