@@ -202,10 +202,9 @@ def plain(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -
         raise TypeError(f"{name} must be {dtype}; got {tensor.dtype}")
     if tuple(tensor.shape) != tuple(shape):
         raise ValueError(f"{name} must have shape {tuple(shape)}; got {tuple(tensor.shape)}")
-    tensor = tensor.resolve_conj().resolve_neg().contiguous()
-    if tensor.numel() and tensor.data_ptr() == 0:
-        raise TypeError(f"{name} has no memory, as a FakeTensor has none: use engine='reference'")
-    return tensor
+    if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        raise TypeError(f"{name} is a {type(tensor).__name__}, which has no memory of its own: use engine='reference'")
+    return tensor.resolve_conj().resolve_neg().contiguous()
 
 
 def plain_weights(

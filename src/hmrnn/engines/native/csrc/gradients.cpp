@@ -25,27 +25,13 @@ struct MatrixTask {
 template <typename T>
 struct Room {
   Panels<T> inputs;
-  Buffer<T> transposed;
+  Buffer<T> columns;
   RowList<T> list;
   RoundedRows rounded;
   double seconds = 0;
 };
 
-constexpr int64_t kDepth = 512;            // events that are summed up at once
-constexpr int64_t kStride = kDepth + 16;  // of rows of so many numbers: at a power of two they would fight for the cache
-
-// Columns [begin, end) of the uses' ds as rows.
-template <typename T>
-void transpose(const Use<T>* uses, int64_t depth, int64_t begin, int64_t end, T* out) {
-  T block[16][16];
-  for (int64_t k = 0; k < depth; k += 16)
-    for (int64_t j = begin; j < end; j += 16) {
-      const int64_t ks = std::min<int64_t>(16, depth - k), js = std::min<int64_t>(16, end - j);
-      for (int64_t a = 0; a < ks; ++a) std::memcpy(block[a], uses[k + a].ds + j, js * sizeof(T));
-      for (int64_t b = 0; b < js; ++b)
-        for (int64_t a = 0; a < 16; ++a) out[(j - begin + b) * kStride + k + a] = block[a][b];
-    }
-}
+constexpr int64_t kDepth = 512;  // events that are summed up at once
 
 template <typename T>
 void run(const MatrixTask<T>& task, bool bfloat16, Room<T>& room) {
@@ -58,17 +44,15 @@ void run(const MatrixTask<T>& task, bool bfloat16, Room<T>& room) {
     room.inputs.allocate(depth, task.inputs, bfloat16);
     room.inputs.pack_rows([=](int64_t k) { return uses[k].input; }, 0, room.inputs.count());
     room.list.clear();
-    for (int64_t j = 0; j < rows; ++j) room.list.add(nullptr, row(task.out, task.begin + j, task.inputs));
+    for (int64_t j = 0; j < rows; ++j) room.list.to.push_back(row(task.out, task.begin + j, task.inputs));
+    for (int64_t k = 0; k < depth; ++k) room.list.from.push_back(uses[k].ds + task.begin);
     if constexpr (std::is_same_v<T, float>)
       if (bfloat16) {
-        room.rounded.take_transposed([=](int64_t k) { return uses[k].ds; }, depth, task.begin, task.end);
+        room.rounded.take_transposed([&](int64_t k) { return room.list.from[k]; }, depth, 0, rows);
         room.rounded.multiply(room.inputs.pairs(), 0, room.inputs.count(), task.inputs, room.list.to.data(), first > 0);
         continue;
       }
-    room.transposed.room(rows * kStride);
-    transpose(uses, depth, task.begin, task.end, room.transposed.get());
-    for (int64_t j = 0; j < rows; ++j) room.list.from[j] = row(room.transposed.get(), j, kStride);
-    multiply(room.inputs, 0, room.inputs.count(), room.list, first > 0, room.rounded);
+    multiply_transposed(room.list.from, room.inputs, room.list.to, first > 0, room.columns);
   }
 }
 

@@ -143,4 +143,9 @@ inline void put(const typename Vector<T>::type (&sum)[2], T* c, int64_t columns,
 template <typename T>
 void multiply(const Panels<T>& weights, int64_t begin, int64_t end, const RowList<T>& rows, bool accumulate, RoundedRows& room);
 
+// Rows `to` (+)= left^T . right, where left[k] is a row of numbers, one for each row of the result.
+template <typename T>
+void multiply_transposed(const std::vector<const T*>& left, const Panels<T>& right, const std::vector<T*>& to, bool accumulate,
+                         Buffer<T>& room);
+
 }  // namespace hmrnn
