@@ -26,6 +26,7 @@ from hmrnn import TextModel
 from hmrnn.config import PlantedConfig, TextDataConfig, TextModelConfig, UsageError
 from hmrnn.data import corpora
 from hmrnn.data.corpora import builtin_text
+from hmrnn.engines import native
 from hmrnn.training import checkpoint
 from hmrnn.training.loop import Training
 from hmrnn.training.run import train_run
@@ -53,8 +54,9 @@ def test_a_killed_run_goes_on_exactly(text_file, tmp_path, monkeypatch, model, b
     assert metrics(tmp_path / "straight") == metrics(tmp_path / "killed")
 
 
-def test_exact_also_at_a_size_that_keeps_all_threads_busy(text_file, tmp_path, monkeypatch):
-    run = settings(text_file, epochs=1.0)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_exact_also_at_a_size_that_keeps_all_threads_busy(text_file, tmp_path, monkeypatch, precision):
+    run = settings(text_file, epochs=1.0, precision=precision)
     run = replace(run, model=replace(run.model, hidden_sizes=(160, 128, 144), output_size=96), data=TextDataConfig())
     run = replace(run, training=replace(run.training, batch_size=32, window=60, epochs=0.03))
     train_run(run, tmp_path / "straight")
@@ -280,3 +282,20 @@ def test_a_run_from_before_guidance_goes_on_without(text_file, tmp_path, monkeyp
     monkeypatch.setattr(checkpoint, "read_config", older)
     training = checkpoint.load_run(tmp_path).config.training
     assert (training.guided_updates, training.detector_radius) == (0, 1.94)
+
+
+def test_a_run_keeps_the_precision_that_it_began_with(text_file, tmp_path, monkeypatch):
+    """`auto` is settled once: where bfloat16 is fast it is taken, and a resumed run goes on in what it has."""
+    for fast, chosen in ((True, "bfloat16"), (False, "float32")):
+        run = settings(text_file, epochs=0.2, precision="auto")
+        with monkeypatch.context() as patch:
+            patch.setattr(native, "multiplies_bfloat16_fast", lambda fast=fast: fast)
+            train_run(run, tmp_path / chosen)
+            patch.setattr(native, "multiplies_bfloat16_fast", lambda fast=fast: not fast)
+            longer = replace(run, training=replace(run.training, epochs=0.4))
+            train_run(longer, tmp_path / chosen, resume=True)
+        assert checkpoint.load_run(tmp_path / chosen).config.model.precision == chosen
+        assert TextModel.from_pretrained(tmp_path / chosen).rnn.rounds_products == (chosen == "bfloat16")
+        with pytest.raises(UsageError, match="precision"):
+            other = replace(run.model, precision="float32" if fast else "bfloat16")
+            train_run(replace(longer, model=other), tmp_path / chosen, resume=True)

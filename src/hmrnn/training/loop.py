@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from hmrnn.boundary import SlopeSchedule
+from hmrnn.engines import native
 from hmrnn.sequence import HMLSTMState
 from hmrnn.training.checkpoint import SavedRun, check_alike, save_model, save_run
 from hmrnn.training.distributed import Processes
@@ -212,10 +213,13 @@ class Training:
 
     def machine(self) -> dict[str, Any]:
         """What must be the same for a resumed run to give the same bits."""
+        rnn = self.task.model.rnn
+        rounded = {"bfloat16": native.bfloat16_kernel()} if rnn.rounds_products else {}
         return {
-            "engine": self.task.model.rnn.engine,
+            "engine": rnn.engine,
             "threads": torch.get_num_threads(),
             "torch": str(torch.__version__),
+            **rounded,
         }
 
 

@@ -15,6 +15,7 @@ from hmrnn.engines.native import library as c
 from hmrnn.engines.native.build import Unavailable
 from hmrnn.engines.native.library import (
     address,
+    bfloat16_kernel,
     each_weight,
     library,
     multiplies_bfloat16_fast,
@@ -26,7 +27,7 @@ from hmrnn.engines.types import Rules, Trace
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
 
-__all__ = ["Clock", "Unavailable", "library", "multiplies_bfloat16_fast", "run"]
+__all__ = ["Clock", "Unavailable", "bfloat16_kernel", "library", "multiplies_bfloat16_fast", "run"]
 
 
 class Clock:

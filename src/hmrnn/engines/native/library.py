@@ -186,10 +186,15 @@ def precision_of(dtype: torch.dtype, bfloat16: bool) -> int:
     return FLOAT64 if dtype == torch.float64 else BFLOAT16 if bfloat16 else FLOAT32
 
 
+def bfloat16_kernel() -> str:
+    """What computes products in bfloat16 here: amx, dot or widen."""
+    return str(library().hmrnn_bfloat16_kernel().decode())
+
+
 def multiplies_bfloat16_fast() -> bool:
     """Whether products in bfloat16 are faster than in float32 here."""
     try:
-        return bool(library().hmrnn_bfloat16_kernel() != b"widen")
+        return bfloat16_kernel() != "widen"
     except Unavailable:
         return False
 
