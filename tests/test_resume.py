@@ -296,6 +296,6 @@ def test_a_run_keeps_the_precision_that_it_began_with(text_file, tmp_path, monke
             train_run(longer, tmp_path / chosen, resume=True)
         assert checkpoint.load_run(tmp_path / chosen).config.model.precision == chosen
         assert TextModel.from_pretrained(tmp_path / chosen).rnn.rounds_products == (chosen == "bfloat16")
+        other = replace(longer, model=replace(run.model, precision="float32" if fast else "bfloat16"))
         with pytest.raises(UsageError, match="precision"):
-            other = replace(run.model, precision="float32" if fast else "bfloat16")
-            train_run(replace(longer, model=other), tmp_path / chosen, resume=True)
+            train_run(other, tmp_path / chosen, resume=True)
