@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -9,6 +11,13 @@ from small_runs import UPDATES
 
 from hmrnn.data.corpora import builtin_text
 from hmrnn.files import cache_directory
+
+# Torch's own bfloat16 products end in an illegal instruction on some virtual machines: there it must do without AMX.
+PROBE = "import torch; a = torch.ones(512, 512, dtype=torch.bfloat16); a @ a"
+CPUINFO = Path("/proc/cpuinfo")
+if CPUINFO.exists() and "amx_bf16" in CPUINFO.read_text() and "ONEDNN_MAX_CPU_ISA" not in os.environ:
+    dies = subprocess.run([sys.executable, "-c", PROBE], check=False, capture_output=True).returncode != 0
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16" if dies else "DEFAULT"
 
 # A shell that runs tests in the background has them ignore Ctrl-C, and so would all that they start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
