@@ -65,11 +65,13 @@ def test_the_command_prints_a_table_and_ends_with_json(tmp_path):
     for kind in ("training", "evaluation", "streaming"):
         assert all(seconds > 0 for seconds in result[kind].values())
         assert any(line.startswith(kind) for line in table)
-    assert {"native", "events", "reference", "torch.nn.LSTM", "layer-norm LSTM"} == set(result["training"])
+    networks = {"native", "native bfloat16", "events", "reference", "torch.nn.LSTM", "layer-norm LSTM"}
+    assert networks == set(result["training"])
 
 
 def test_the_figure_is_drawn(tmp_path):
-    series = {"at": [1.0, 2.0], "torch.nn.LSTM": [2.0, 2.0], "native": [1.0, 1.5], "events": [1.5, 1.8]}
+    names = ("torch.nn.LSTM", "native", "native bfloat16", "events")
+    series = {"at": [1.0, 2.0], **{name: [2.0, 1.5] for name in names}}
     for suffix in ("png", "svg"):
         bench.draw({axis: series for axis in "abcd"}, tmp_path / f"figure.{suffix}")
         assert (tmp_path / f"figure.{suffix}").stat().st_size > 5000
