@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The same training in float32 and in bfloat16, on one core: Penn Treebank, 3 x 512, two epochs; IAM-OnDB, 3 x 400, one
-# epoch. DATA is where the sets lie. Some 100 minutes on a processor with AMX.
+# epoch. DATA is where the sets lie. Not run as a whole yet.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export OMP_NUM_THREADS=1
