@@ -29,6 +29,10 @@ class Case:
     given: bool = False
     padded: bool = False
 
+    @property
+    def drops(self) -> bool:
+        return any(self.options.get(name, 0) > 0 for name in ("dropout", "weight_drop"))
+
     def network(self, engine: str = "reference", dtype: torch.dtype = torch.float64) -> HMLSTM:
         generator = torch.Generator().manual_seed(self.seed)
         rnn = HMLSTM(
@@ -65,16 +69,24 @@ class Case:
         arguments["state"] = HMLSTMState(h, c, z) if self.carried else None
         boundaries = torch.randint(0, 2, (T, B, L - 1), generator=generator)
         arguments["boundaries"] = boundaries if self.given else None
-        if self.boundary == "sample":
+        if self.boundary == "sample" or self.drops:
             arguments["generator"] = torch.Generator().manual_seed(self.seed + 2)
         return arguments
 
 
-def cases(boundaries: tuple[str, ...] = ("step", "sample"), max_size: int = 6, max_steps: int = 9) -> Any:
-    """Every option of the layer, at sizes where a mixed-up dimension shows."""
+def cases(
+    boundaries: tuple[str, ...] = ("step", "sample"), max_size: int = 6, max_steps: int = 9, drops: bool = False
+) -> Any:
+    """Every option of the layer, at sizes where a mixed-up dimension shows. `drops`: dropout, too, in training mode."""
+    shares = st.sampled_from([0.0, 0.3, 0.6] if drops else [0.0])
     sizes = st.integers(1, max_size)
     options = st.fixed_dictionaries(
-        {"layer_norm": st.booleans(), "copy_boundary": st.sampled_from(["recompute", "hold"])}
+        {
+            "layer_norm": st.booleans(),
+            "copy_boundary": st.sampled_from(["recompute", "hold"]),
+            "dropout": shares,
+            "weight_drop": shares,
+        }
     )
     return st.builds(
         Case,

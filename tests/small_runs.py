@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -19,16 +20,16 @@ UPDATES = 12  # in an epoch of the text below
 CLOCKS = ("minutes", "symbols_per_second")
 
 
+# Every regulariser at once.
+DROPOUT = {"weight_drop": 0.3, "embedding_dropout": 0.2, "dropout": 0.2, "output_dropout": 0.2}
+REGULARISED = {**DROPOUT, "weight_decay": 0.1, "average": 0.9, "warmup": 5}
+
+
 def settings(text_file: Path, **changes) -> TextRunConfig:
-    model = TextModelConfig(
-        changes.pop("model", "hm-lstm"),
-        embedding_size=5,
-        hidden_sizes=(8, 7, 6),
-        output_size=9,
-        boundary=changes.pop("boundary", "step"),
-        boundary_bias=changes.pop("boundary_bias", 0.0),
-        precision=changes.pop("precision", "float32"),  # the same numbers on every processor
-    )
+    shape = {"embedding_size": 5, "hidden_sizes": (8, 7, 6), "output_size": 9}
+    shape |= {"precision": "float32"}  # the same numbers on every processor
+    names = [name.name for name in fields(TextModelConfig) if name.name in changes]
+    model = TextModelConfig(**(shape | {name: changes.pop(name) for name in names}))
     defaults = {"batch_size": 4, "window": 10, "learning_rate": 0.01, "epochs": 2.0, "patience": 9}
     return TextRunConfig(TextDataConfig(str(text_file)), model, TrainingConfig(**{**defaults, **changes}))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from small_runs import (
+    REGULARISED,
     UPDATES,
     Killed,
     killed_at,
@@ -49,6 +50,22 @@ def test_a_killed_run_goes_on_exactly(text_file, tmp_path, monkeypatch, model, b
         resume = True
     outcome = train_run(run, tmp_path / "killed", resume=True)
     assert outcome.update == 2 * UPDATES
+    assert same_weights(tmp_path / "straight", tmp_path / "killed")
+    assert same_weights(tmp_path / "straight" / "best", tmp_path / "killed" / "best")
+    assert metrics(tmp_path / "straight") == metrics(tmp_path / "killed")
+
+
+@pytest.mark.parametrize("model", ["hm-lstm", "lstm", "hrnn"])
+def test_a_regularised_run_goes_on_exactly(text_file, tmp_path, monkeypatch, model):
+    """Masks come from the checkpointed generator, the average from the checkpoint, offsets from the seed."""
+    run = settings(text_file, model=model, **REGULARISED, validate_every=0.5, checkpoint_minutes=1e-9)
+    train_run(run, tmp_path / "straight")
+    for update in (1, 7, UPDATES, UPDATES + 5):
+        with monkeypatch.context() as patch:
+            patch.setattr(Training, "make_update", killed_at(update))
+            with pytest.raises(Killed):
+                train_run(run, tmp_path / "killed", resume=update > 1)
+    train_run(run, tmp_path / "killed", resume=True)
     assert same_weights(tmp_path / "straight", tmp_path / "killed")
     assert same_weights(tmp_path / "straight" / "best", tmp_path / "killed" / "best")
     assert metrics(tmp_path / "straight") == metrics(tmp_path / "killed")

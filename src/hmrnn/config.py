@@ -32,6 +32,8 @@ MOST_SYMBOLS = 10**9
 LONGEST = 10**9  # epochs or minutes
 LARGEST_SEED = 2**63 - 1
 
+SMALLEST_SIGMA = 0.0024787521766663585  # exp(-6): what models had before it could be set
+
 
 class UsageError(ValueError):
     """A command was asked for something that it can't do: exit status 2."""
@@ -64,6 +66,11 @@ def check_positive(name: str, value: float, most: float = float("inf")) -> None:
         raise ValueError(f"{name} must be at most {most:,}; got {value}")
 
 
+def check_share(name: str, share: float) -> None:
+    if not 0 <= share < 1:
+        raise ValueError(f"{name} is a share, from 0 to less than 1; got {share}")
+
+
 def check_range(name: str, ends: tuple[int, int], most: int) -> None:
     low, high = ends
     if not 1 <= low <= high <= most:
@@ -94,6 +101,15 @@ class ModelConfig:
     """Slope of the detectors."""
     precision: Precision = "auto"
     """Of matrix products. bfloat16 rounds their operands; sums and everything else stay float32."""
+    weight_drop: float = 0.0
+    """In training: share of the weights of the recurrent network's matrices that are 0. Drawn anew for each window;
+    the detectors' own weights are not dropped."""
+    embedding_dropout: float = 0.0
+    """In training: share of the units of the input embedding that are 0. Drawn for each sequence and window."""
+    dropout: float = 0.0
+    """In training: share of a layer's units that the layer above sees as 0. Drawn for each sequence and window."""
+    output_dropout: float = 0.0
+    """In training: share of the units of the output embedding that are 0. Drawn for each step."""
 
     def __post_init__(self) -> None:
         check_size("embedding_size", self.embedding_size, MOST_UNITS)
@@ -101,6 +117,10 @@ class ModelConfig:
         check_size("the number of hidden_sizes", len(self.hidden_sizes), MOST_LAYERS)
         for size in self.hidden_sizes:
             check_size("each of hidden_sizes", size, MOST_UNITS)
+        for name in ("weight_drop", "embedding_dropout", "dropout", "output_dropout"):
+            check_share(name, getattr(self, name))
+        if self.model == "clockwork" and (self.weight_drop or self.dropout):
+            raise ValueError("a clockwork RNN has no weight_drop and no dropout between layers")
         detectors = len(self.hidden_sizes) - 1
         if isinstance(self.boundary_bias, tuple) and len(self.boundary_bias) != detectors:
             raise ValueError(
@@ -124,10 +144,15 @@ class StrokeModelConfig(ModelConfig):
     """Size of the output embedding."""
     components: int = 20
     """Gaussians in the mixture that predicts the next point."""
+    smallest_sigma: float = SMALLEST_SIGMA
+    """Smallest standard deviation of a Gaussian, as a share of the data's own. Coordinates are whole numbers, so a
+    smaller one gives a larger likelihood; compare models with the same one only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_size("components", self.components, MOST_UNITS)
+        if not 1e-6 <= self.smallest_sigma < 1:
+            raise ValueError(f"smallest_sigma must be at least 1e-6, and less than 1; got {self.smallest_sigma}")
         if self.model == "hrnn" and len(self.hidden_sizes) != 2:
             raise ValueError(
                 "pen strokes give an hrnn boundaries for 2 layers: hidden_sizes must be two numbers; "
@@ -198,6 +223,9 @@ class TextDataConfig(DataConfig):
     """ptb, text8, enwik8, builtin (no download), planted (made), or a file or a folder of files."""
     bytes: bool = False
     """Take a file's bytes as its symbols, not its UTF-8 characters. enwik8 always is."""
+    random_start: bool = True
+    """Start every epoch but the first at a random place of the training text and go round. Then the text is cut into
+    sequences and windows elsewhere each time."""
     planted: PlantedConfig = field(default_factory=PlantedConfig)
 
     def __post_init__(self) -> None:
@@ -253,9 +281,12 @@ class StrokeDataConfig(DataConfig):
     by-writer: the lists t1 that IAM-OnDB is published with, in which no writer is in two parts."""
     division_seed: int = 0
     """Of the shuffle."""
+    scaling: float = 0.0
+    """In training, each line is made larger or smaller by up to this share, by another factor in each epoch."""
     writing: WritingConfig = field(default_factory=WritingConfig)
 
     def __post_init__(self) -> None:
+        check_share("scaling", self.scaling)
         if self.shortest is not None and self.shortest < 2:
             raise ValueError(f"shortest must be at least 2, a point and the next to predict; got {self.shortest}")
         if self.division == "by-writer" and self.data != "iam-ondb":
@@ -278,6 +309,13 @@ class TrainingConfig:
     """Validations in a row without improvement that count as having stopped."""
     cooldown: float = 0.0
     """The last part of the run, a share of its epochs or minutes, in which the learning rate falls in a line to 0."""
+    warmup: int = 0
+    """Updates at the start in which the learning rate rises linearly."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay: after each update matrices shrink by this share, times the learning rate."""
+    average: float = 0.0
+    """Decay of the exponential moving average of the weights, for instance 0.999. Validation and best/ use the average.
+    0: none."""
     gradient_clip: float = 1.0
     """The gradient's norm is cut to this."""
     slope_per_epoch: float = 0.04
@@ -285,7 +323,8 @@ class TrainingConfig:
     slope_limit: float = 5.0
     """but at most this."""
     detector_radius: float | None = None
-    """Of the norm ball that the weights into each detector are kept in. By default it goes with the units."""
+    """Radius of the norm ball that the weights into each detector are kept in. By default it depends on the units of
+    the layer. 0: no ball."""
     target_rate: float = 0.18
     """Detectors are guided: the first to fire at this share of the steps, each above a quarter as often,"""
     uncertainty_weight: float = 0.1
@@ -311,8 +350,8 @@ class TrainingConfig:
             check_size(name, getattr(self, name))
         for name in ("learning_rate", "gradient_clip"):
             check_positive(name, getattr(self, name))
-        if self.detector_radius is not None:
-            check_positive("detector_radius", self.detector_radius)
+        if self.detector_radius is not None and not 0 <= self.detector_radius < float("inf"):
+            raise ValueError(f"detector_radius must not be negative, and finite; got {self.detector_radius}")
         for name in ("validate_every", "checkpoint_minutes"):
             check_positive(name, getattr(self, name), LONGEST)
         for name in ("epochs", "minutes"):
@@ -322,6 +361,11 @@ class TrainingConfig:
         for name in ("learning_rate_divisor", "slope_limit"):
             if not 1 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be at least 1, and finite; got {getattr(self, name)}")
+        if self.warmup < 0:
+            raise ValueError(f"warmup must not be negative; got {self.warmup}")
+        if not 0 <= self.weight_decay < float("inf"):
+            raise ValueError(f"weight_decay must not be negative, and finite; got {self.weight_decay}")
+        check_share("average", self.average)
         if not 0 <= self.cooldown <= 1:
             raise ValueError(f"cooldown is a share, from 0 to 1; got {self.cooldown}")
         if not 0 < self.target_rate < 1:

@@ -58,6 +58,7 @@ def layer_step(
     bound: Callable[[Tensor], Tensor],
     hold: bool,
     z_given: Tensor | None = None,  # (B, 1)  a boundary that is known, as in an HRNN
+    mask_below: Tensor | None = None,  # (B, H_below)  dropout: W h[t, l-1] becomes W (mask * h[t, l-1])
 ) -> LayerStep:
     """h, c and z of a layer at time t.
 
@@ -79,7 +80,8 @@ def layer_step(
     """
     W, U, V, b, W_z, U_z, V_z, b_z, gain, gain_c, bias_c = weights
 
-    s = h @ U.T + z_below * (h_below @ W.T)
+    handed = h_below if mask_below is None else h_below * mask_below  # the detector sees h_below itself
+    s = h @ U.T + z_below * (handed @ W.T)
     if V is not None and h_above is not None:
         s = s + z * (h_above @ V.T)
     s = s + b if gain is None else F.layer_norm(s, b.shape, gain, b, LAYER_NORM_EPS)

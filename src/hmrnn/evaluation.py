@@ -6,7 +6,7 @@ import copy
 import math
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from hmrnn.data.batches import cut, windows
 from hmrnn.data.streams import Streams
 from hmrnn.data.strokes import Points
 from hmrnn.data.text import Numbers
+from hmrnn.dropout import evaluating
 
 if TYPE_CHECKING:
     from hmrnn.models import StrokeModel, TextModel
@@ -27,10 +28,27 @@ AT_ONCE = 8192  # symbols in one call: enough to be quick, and little memory
 LINES_AT_ONCE = 32
 
 
-@torch.no_grad()
+class TextScore(NamedTuple):
+    bits: float  # a character
+    rates: tuple[float, ...]  # how often each detector fired
+
+
+class LineScores(NamedTuple):
+    nats: npt.NDArray[np.float64]  # (lines,): log-likelihood in nats
+    rates: tuple[float, ...]  # how often each detector fired
+
+
 def bits_per_character(
     model: TextModel, numbers: Numbers, streams: int = 1, window: int | None = None, show: bool = False
 ) -> float:
+    """The mean of -log2 p(next symbol), see `score_text`."""
+    return score_text(model, numbers, streams, window, show).bits
+
+
+@torch.no_grad()
+def score_text(
+    model: TextModel, numbers: Numbers, streams: int = 1, window: int | None = None, show: bool = False
+) -> TextScore:
     """The mean of -log2 p(next symbol), from the second symbol on, with the state carried along, in constant memory.
 
     With one stream, the text is read from its start to its end: exact. More are quicker, and each but the first starts
@@ -43,8 +61,11 @@ def bits_per_character(
     check_size("window", window)
     device = model.embedding.weight.device
     generator = torch.Generator(device).manual_seed(0)  # for sampled boundaries: the same answer every time
-    nats, state = 0.0, None
-    with tqdm(total=len(numbers) - 1, unit="sym", unit_scale=True, leave=False, disable=not show_bar(show)) as bar:
+    nats, state, fired = 0.0, None, torch.zeros(model.rnn.state_sizes[2], dtype=torch.float64)
+    with (
+        evaluating(model),
+        tqdm(total=len(numbers) - 1, unit="sym", unit_scale=True, leave=False, disable=not show_bar(show)) as bar,
+    ):
         for start in range(0, rows.steps, window):
             end = min(start + window, rows.steps)
             lengths = rows.lengths(start, end)
@@ -55,8 +76,10 @@ def bits_per_character(
             losses = F.cross_entropy(out.logits.float().flatten(0, 1), symbols[1:].flatten(), reduction="none")
             counted = torch.arange(end - start).unsqueeze(1) < lengths
             nats += losses.view(end - start, -1).double()[counted.to(device)].sum().item()
+            fired += out.rnn.z.sum((0, 1)).cpu()  # 0 at padded steps
             bar.update(int(lengths.sum()))
-    return nats / math.log(2) / (len(numbers) - 1)
+    steps = len(numbers) - 1
+    return TextScore(nats / math.log(2) / steps, tuple((fired / steps).tolist()))
 
 
 def dynamic_bits_per_character(
@@ -69,7 +92,7 @@ def dynamic_bits_per_character(
     """
     check_length(numbers)
     check_positive("learning_rate", learning_rate, most=1e30)  # float32 ends soon after
-    learner = copy.deepcopy(model)
+    learner = copy.deepcopy(model).eval()
     stream = Streams.to_evaluate(numbers, 1)
     optimizer = torch.optim.SGD([p for p in learner.parameters() if p.requires_grad], lr=learning_rate)
     device = model.embedding.weight.device
@@ -93,9 +116,14 @@ def dynamic_bits_per_character(
     return nats / math.log(2) / stream.steps
 
 
-@torch.no_grad()
 def log_likelihoods(model: StrokeModel, lines: Sequence[Points], show: bool = False) -> npt.NDArray[np.float64]:
-    """(lines,): the log-likelihood in nats of each line from its second point on, in normalised coordinates.
+    """(lines,): the log-likelihood in nats of each line, see `score_lines`."""
+    return score_lines(model, lines, show).nats
+
+
+@torch.no_grad()
+def score_lines(model: StrokeModel, lines: Sequence[Points], show: bool = False) -> LineScores:
+    """The log-likelihood in nats of each line from its second point on, in normalised coordinates.
 
     Lines of about the same length are read side by side, in constant memory. Which ones changes nothing, but for
     sampled boundaries: there it changes the samples.
@@ -103,8 +131,11 @@ def log_likelihoods(model: StrokeModel, lines: Sequence[Points], show: bool = Fa
     nats = np.zeros(len(lines))
     order = np.argsort([len(line) for line in lines], kind="stable")
     generator = torch.Generator(model.mean.device).manual_seed(0)  # for sampled boundaries
-    total = sum(map(len, lines))
-    with tqdm(total=total, unit="pt", unit_scale=True, leave=False, disable=not show_bar(show)) as bar:
+    total, fired = sum(map(len, lines)), torch.zeros(model.rnn.state_sizes[2], dtype=torch.float64)
+    with (
+        evaluating(model),
+        tqdm(total=total, unit="pt", unit_scale=True, leave=False, disable=not show_bar(show)) as bar,
+    ):
         for rows in np.split(order, range(LINES_AT_ONCE, len(order), LINES_AT_ONCE)):
             batch, state = [lines[row] for row in rows], None
             for start, end in windows(max(map(len, batch)), AT_ONCE // LINES_AT_ONCE):
@@ -113,8 +144,9 @@ def log_likelihoods(model: StrokeModel, lines: Sequence[Points], show: bool = Fa
                 out, state = model(points[:-1], state, window.lengths, generator=generator)
                 own = out.density.log_prob(model.normalised(points[1:])).double().cpu()
                 nats[rows] += own.where(window.counted, 0.0).sum(0).numpy()
+                fired += out.rnn.z.sum((0, 1)).cpu()  # 0 at padded steps
                 bar.update(window.count)
-    return nats
+    return LineScores(nats, tuple((fired / max(1, total - len(lines))).tolist()))
 
 
 def check_length(numbers: Numbers) -> None:

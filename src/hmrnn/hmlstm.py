@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hmrnn import engines
-from hmrnn.config import BOUNDARIES, COPY_BOUNDARIES, PRECISIONS, Boundary, CopyBoundary, Precision
+from hmrnn.config import BOUNDARIES, COPY_BOUNDARIES, PRECISIONS, Boundary, CopyBoundary, Precision, check_share
+from hmrnn.dropout import drop_weights, mask
 from hmrnn.engines.native.streams import try_step
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call, Recurrent, Unrolled
@@ -84,6 +85,10 @@ class HMLSTM(Recurrent):
     precision       of matrix products. auto: bfloat16 under `torch.autocast("cpu", torch.bfloat16)`, else that of the
                     weights; bfloat16: always, if the weights are float32; float32: never. Only `native` knows bfloat16:
                     operands are rounded, sums, cells, detectors and gradients stay float32
+    dropout         in training mode, the share of a layer's units that are 0 to the layer above. The mask is drawn once
+                    for each row of a call, so that a segment keeps its value. Detectors see the units undropped
+    weight_drop     in training mode, the share of the weights W, U and V that are 0, drawn once for each call. The
+                    detectors' weights are not dropped
     engine          auto, or the name of one: `rnn.engine` and `rnn.engine_reason` tell what is in use. The event-driven
                     ones go backward once for each forward; `reference` also twice, and through torch.func
     """
@@ -101,12 +106,17 @@ class HMLSTM(Recurrent):
         boundary_bias: float | Sequence[float] = 0.0,
         slope: float = 1.0,
         batch_first: bool = False,
+        dropout: float = 0.0,
+        weight_drop: float = 0.0,
         precision: Precision = "auto",
         engine: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(input_size, hidden_sizes, slope=slope, batch_first=batch_first)
+        check_share("dropout", dropout)
+        check_share("weight_drop", weight_drop)
+        self.dropout, self.weight_drop = dropout, weight_drop
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {precision!r}")
         self.precision = precision
@@ -150,6 +160,11 @@ class HMLSTM(Recurrent):
         return engines.choose(self._requested_engine, self.boundary, like.device, like.dtype)
 
     @property
+    def drops(self) -> bool:
+        """Whether a call now would drop something."""
+        return self.training and (self.dropout > 0 or self.weight_drop > 0)
+
+    @property
     def rounds_products(self) -> bool:
         return self.wants_bfloat16 and self.engine == "native" and next(self.parameters()).dtype == torch.float32
 
@@ -180,14 +195,14 @@ class HMLSTM(Recurrent):
         slope: float | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[HMLSTMOutput, HMLSTMState]:
-        done = try_step(self, x, state, boundaries, slope, generator)
+        done = None if self.drops else try_step(self, x, state, boundaries, slope, generator)
         return super().step(x, state, boundaries, slope, generator) if done is None else done
 
     def unroll(self, call: Call) -> Unrolled:
         T, B, _ = call.shape
         if self.needs_boundaries and call.given is None and self.num_layers > 1:
             raise ValueError("boundaries must be given to an HRNN: (time, batch, layers - 1) of 0 and 1")
-        if T == 1 and call.valid is None:
+        if T == 1 and call.valid is None and not self.drops:
             given = None if call.given is None else call.given[0]
             step = try_step(self, call.x[0], call.state, given, call.slope, call.generator)
             if step is not None:
@@ -195,10 +210,24 @@ class HMLSTM(Recurrent):
                 steps = tuple(layer[None] for layer in out.steps)
                 return Unrolled(HMLSTMOutput(steps, out.z.unsqueeze(0), out.operations.unsqueeze(0)), state)
         uniforms = self._uniforms((T, B), call.generator, call.state.z.device) if call.given is None else None
-        rules = engines.Rules(self.boundary, self.copy_boundary == "hold", uniforms, self.rounds_products)
-        trace = engines.ENGINES[self.engine](self.weights(), call, rules)
+        masks, weights = self._masks(B, call.generator), self._weights_of_call(call.generator)
+        rules = engines.Rules(self.boundary, self.copy_boundary == "hold", uniforms, self.rounds_products, masks)
+        trace = engines.ENGINES[self.engine](weights, call, rules)
         done = operations(trace.z, call.state.z, call.valid)
         return Unrolled(HMLSTMOutput(trace.steps, trace.z, done), trace.state)
+
+    def _masks(self, B: int, generator: torch.Generator | None) -> tuple[Tensor, ...]:
+        """Of dropout: for each layer but the last, if there is any."""
+        if not self.training or self.dropout == 0:
+            return ()
+        like = next(self.parameters())
+        return tuple(mask(like, (B, size), self.dropout, generator) for size in self.hidden_sizes[:-1])
+
+    def _weights_of_call(self, generator: torch.Generator | None) -> list[LayerWeights]:
+        weights = self.weights()
+        if not self.training or self.weight_drop == 0:
+            return weights
+        return [drop_weights(layer, self.weight_drop, generator) for layer in weights]
 
     def _uniforms(
         self, shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device
@@ -256,7 +285,8 @@ class HMLSTM(Recurrent):
     def extra_repr(self) -> str:
         return (
             f"{self.input_size}, {list(self.hidden_sizes)}, layer_norm={self.layer_norm}, boundary={self.boundary!r}, "
-            f"copy_boundary={self.copy_boundary!r}, engine={self._requested_engine!r}"
+            f"copy_boundary={self.copy_boundary!r}, dropout={self.dropout}, weight_drop={self.weight_drop}, "
+            f"engine={self._requested_engine!r}"
         )
 
 

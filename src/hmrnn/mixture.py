@@ -17,7 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LOG_SIGMA_BOUND = 6.0  # sigma lies between exp(-6), a four-hundredth of the data's own deviation, and exp(6)
+from hmrnn.config import SMALLEST_SIGMA
+
+LOG_SIGMA_BOUND = 6.0  # sigma is at most exp(6) times the data's own deviation
 RHO_BOUND = 0.999
 FAR = 1e12  # where means and points are cut off: the square of what lies there is still a number in float32
 
@@ -86,15 +88,16 @@ class PointDensity:
 class MixtureHead(nn.Linear):
     """(..., output_size) -> the density of the next point."""
 
-    def __init__(self, output_size: int, components: int) -> None:
+    def __init__(self, output_size: int, components: int, smallest_sigma: float = SMALLEST_SIGMA) -> None:
         super().__init__(output_size, 6 * components + 1)
         self.components = components
+        self.smallest_sigma = smallest_sigma
 
     def density(self, h_e: Tensor) -> PointDensity:
-        return density_of(self(h_e), self.components)
+        return density_of(self(h_e), self.components, self.smallest_sigma)
 
 
-def density_of(raw: Tensor, components: int) -> PointDensity:
+def density_of(raw: Tensor, components: int, smallest_sigma: float = SMALLEST_SIGMA) -> PointDensity:
     """(..., 6 K + 1) numbers of any size -> a density with bounded scales and correlations."""
     raw = raw if raw.dtype == torch.float64 else raw.float()
     log_pi, mu, log_sigma, rho, pen = raw.split([components, 2 * components, 2 * components, components, 1], -1)
@@ -102,7 +105,12 @@ def density_of(raw: Tensor, components: int) -> PointDensity:
     return PointDensity(
         log_pi.log_softmax(-1),
         mu.view(pairs).clamp(-FAR, FAR),
-        LOG_SIGMA_BOUND * (log_sigma.view(pairs) / LOG_SIGMA_BOUND).tanh(),
+        bounded(log_sigma.view(pairs), math.log(smallest_sigma), LOG_SIGMA_BOUND),
         RHO_BOUND * rho.tanh(),
         pen[..., 0].clamp(-FAR, FAR),
     )
+
+
+def bounded(x: Tensor, low: float, high: float) -> Tensor:
+    """Between low < 0 and high > 0; x itself near 0."""
+    return torch.where(x < 0, low * (x / low).tanh(), high * (x / high).tanh())

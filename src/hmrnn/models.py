@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from hmrnn.config import ModelConfig, StrokeModelConfig, TextModelConfig
 from hmrnn.data.streams import Streams
 from hmrnn.data.strokes import Points
 from hmrnn.data.text import Symbols
+from hmrnn.dropout import drop
 from hmrnn.evaluation import bits_per_character, log_likelihoods
 from hmrnn.files import check_regular
 from hmrnn.generation import Sampling, generate
@@ -35,23 +36,26 @@ POINT_GAIN = 0.5  # of layer normalisation in a model of strokes, at the start o
 def recurrent(config: ModelConfig, engine: str) -> Recurrent:
     """Builds the recurrent network of a model."""
     size, hidden = config.embedding_size, config.hidden_sizes
-    if config.model == "lstm":
-        return LSTM(size, hidden, layer_norm=config.layer_norm, precision=config.precision, engine=engine)
     if config.model == "clockwork":
         return ClockworkRNN(size, hidden)
-    if config.model == "hrnn":
-        return HRNN(size, hidden, layer_norm=config.layer_norm, precision=config.precision, engine=engine)
+    shared: dict[str, Any] = {
+        "layer_norm": config.layer_norm,
+        "dropout": config.dropout,
+        "weight_drop": config.weight_drop,
+        "precision": config.precision,
+        "engine": engine,
+    }
+    if config.model in ("lstm", "hrnn"):
+        return (LSTM if config.model == "lstm" else HRNN)(size, hidden, **shared)
     if config.model == "hm-lstm":
         return HMLSTM(
             size,
             hidden,
-            layer_norm=config.layer_norm,
             boundary=config.boundary,
             copy_boundary=config.copy_boundary,
             boundary_bias=config.boundary_bias,
             slope=config.slope,
-            precision=config.precision,
-            engine=engine,
+            **shared,
         )
     raise ValueError(f"model must be one of hm-lstm, lstm, clockwork, hrnn; got {config.model!r}")
 
@@ -87,9 +91,14 @@ class TextModel(Pretrained):
         generator: torch.Generator | None = None,
     ) -> tuple[TextModelOutput, HMLSTMState]:
         """symbols: (T, B) int64. The rest as in `HMLSTM`."""
-        out, state = self.rnn(self.embed(symbols), state, lengths, boundaries, slope, generator)
-        bfloat16 = self.rnn.rounds_products
-        return TextModelOutput(self.head(self.output(out.steps, bfloat16=bfloat16), bfloat16=bfloat16), out), state
+        x, bfloat16 = self.embed(symbols), self.rnn.rounds_products
+        if self.training and self.config.embedding_dropout > 0:
+            x = Piecewise.from_dense(drop(x.dense(), self.config.embedding_dropout, generator))
+        out, state = self.rnn(x, state, lengths, boundaries, slope, generator)
+        h_e = self.output(out.steps, bfloat16=bfloat16)
+        if self.training:
+            h_e = drop(h_e, self.config.output_dropout, generator, each_step=True)
+        return TextModelOutput(self.head(h_e, bfloat16=bfloat16), out), state
 
     def embed(self, symbols: Tensor) -> Piecewise:
         """(...) int64 -> (..., embedding_size): what the recurrent network gets."""
@@ -200,7 +209,7 @@ class StrokeModel(Pretrained):
         self.rnn = recurrent(self.config, engine)
         start_gains(self.rnn, POINT_GAIN)
         self.output = OutputEmbedding(self.config.hidden_sizes, self.config.output_size)
-        self.head = MixtureHead(self.config.output_size, self.config.components)
+        self.head = MixtureHead(self.config.output_size, self.config.components, self.config.smallest_sigma)
         self.register_buffer("mean", torch.zeros(3))
         self.register_buffer("deviation", torch.ones(3))
 
@@ -235,10 +244,14 @@ class StrokeModel(Pretrained):
     ) -> tuple[StrokeModelOutput, HMLSTMState]:
         """points: (T, B, 3): dx, dy, pen. The rest as in `HMLSTM`. An HRNN's boundaries are where the pen is lifted."""
         boundaries = points[..., 2:] if self.config.model == "hrnn" else None
-        out, state = self.rnn(self.embed(points), state, lengths, boundaries, slope, generator)
-        return StrokeModelOutput(
-            self.head.density(self.output(out.steps, bfloat16=self.rnn.rounds_products)), out
-        ), state
+        x = self.embed(points)
+        if self.training:
+            x = drop(x, self.config.embedding_dropout, generator)
+        out, state = self.rnn(x, state, lengths, boundaries, slope, generator)
+        h_e = self.output(out.steps, bfloat16=self.rnn.rounds_products)
+        if self.training:
+            h_e = drop(h_e, self.config.output_dropout, generator, each_step=True)
+        return StrokeModelOutput(self.head.density(h_e), out), state
 
     def log_likelihood(self, points: Points) -> float:
         """The log-likelihood in nats of a line from its second point on, in normalised coordinates."""

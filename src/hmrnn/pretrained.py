@@ -73,6 +73,7 @@ class Pretrained(nn.Module, ABC):
         cls: type[Model], directory: str | Path, *, engine: str = "auto", precision: Precision = "auto"
     ) -> Model:
         """Reads what `save_pretrained` wrote. "builtin" is the text model that comes with the package.
+        The model is in evaluation mode: call `train()` before training it further.
 
         `precision` is that of the model's config unless it is given.
         """
@@ -94,7 +95,7 @@ class Pretrained(nn.Module, ABC):
         except ValueError as error:
             raise ValueError(f"{path} does not fit {directory / 'config.json'}: {error}") from None
         model.load_state_dict(weights, assign=True)
-        return model
+        return model.eval()
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

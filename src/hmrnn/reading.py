@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hmrnn.baselines.hrnn import LOOKBACK
+from hmrnn.dropout import evaluating
 from hmrnn.sequence import HMLSTMState
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class Reader:
         symbols = numbers.unsqueeze(1).to(self.model.embedding.weight.device)
         self.before = self.state
         out: TextModelOutput
-        out, self.state = self.model(symbols, self.state, boundaries=given, generator=self.generator)
+        with evaluating(self.model):
+            out, self.state = self.model(symbols, self.state, boundaries=given, generator=self.generator)
         self._past = both[-LOOKBACK:]
         self.logits = out.logits[-1, 0]
         return out

@@ -125,7 +125,7 @@ class Recurrent(nn.Module, ABC):
         lengths      (B,) how many steps of each row count: later ones COPY in every layer and leave the state alone
         boundaries   (T, B, L-1) of 0 and 1: these boundaries instead of the detectors'
         slope        of the detectors in this call, instead of `self.slope`
-        generator    for sampled boundaries
+        generator    for sampled boundaries, and for dropout
 
         Returns the output of every step, and the state after the last one.
         """

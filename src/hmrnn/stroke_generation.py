@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hmrnn.data.strokes import Points
+from hmrnn.dropout import evaluating
 
 if TYPE_CHECKING:
     from hmrnn.models import StrokeModel, StrokeModelOutput
@@ -47,7 +48,8 @@ def generate_points(
     state = None
     points = torch.from_numpy(START if prime is None else np.array(prime, dtype=np.float32))
     for i in range(max_new + 1):
-        out, state = model(points.unsqueeze(1).to(model.mean.device), state, generator=generator)
+        with evaluating(model):
+            out, state = model(points.unsqueeze(1).to(model.mean.device), state, generator=generator)
         yield from told(points, out, new=i > 0)
         if i < max_new:
             last = out.density[-1, 0].to("cpu")

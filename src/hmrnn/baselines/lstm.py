@@ -9,7 +9,8 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from hmrnn.config import Precision
+from hmrnn.config import Precision, check_share
+from hmrnn.dropout import drop
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.recurrent import Call, Recurrent, Unrolled, refuse_boundaries
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState
@@ -20,6 +21,7 @@ class LSTM(Recurrent):
 
     An HM-LSTM of one layer has no detector and always UPDATEs: it is an LSTM, and this is a stack of them.
     Without layer normalisation it computes what `torch.nn.LSTM` does.
+    `dropout` and `weight_drop` are as in `HMLSTM`.
     """
 
     def __init__(
@@ -29,15 +31,28 @@ class LSTM(Recurrent):
         *,
         layer_norm: bool = True,
         batch_first: bool = False,
+        dropout: float = 0.0,
+        weight_drop: float = 0.0,
         precision: Precision = "auto",
         engine: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(input_size, hidden_sizes, slope=1.0, batch_first=batch_first)
+        check_share("dropout", dropout)
+        self.dropout = dropout
         sizes = [input_size, *self.hidden_sizes]
         self.layers = nn.ModuleList(
-            HMLSTM(below, [size], layer_norm=layer_norm, precision=precision, engine=engine, device=device, dtype=dtype)
+            HMLSTM(
+                below,
+                [size],
+                layer_norm=layer_norm,
+                weight_drop=weight_drop,
+                precision=precision,
+                engine=engine,
+                device=device,
+                dtype=dtype,
+            )
             for below, size in pairwise(sizes)
         )
 
@@ -59,13 +74,12 @@ class LSTM(Recurrent):
 
     def unroll(self, call: Call) -> Unrolled:
         refuse_boundaries(call, "an LSTM")
-        x = call.x
         outputs: list[HMLSTMOutput] = []
         states: list[HMLSTMState] = []
         for layer, h, c in zip(self.layers, call.state.h, call.state.c, strict=True):
             assert isinstance(layer, HMLSTM)
+            x = drop(outputs[-1].h[0], self.dropout if self.training else 0.0, call.generator) if outputs else call.x
             output, state = layer.unroll(replace(call, x=x, state=HMLSTMState((h,), (c,), call.state.z)))
-            x = output.h[0]
             outputs.append(output)
             states.append(state)
         return Unrolled(

@@ -87,7 +87,7 @@ class Forward:
         steps = self.steps(l, rows, t)
         z, y = self.z[rows, l].unsqueeze(1), torch.ones_like(self.z[rows, :1]) if l == 0 else self.z[rows, l - 1 : l]
         v = None if l + 1 == self.L else self.layers[l + 1].v[rows]
-        s = layer.r[rows] + (self.wx[t, rows] if l == 0 else y * (self.layers[l - 1].h[rows] @ layer.w.W.T))
+        s = layer.r[rows] + (self.wx[t, rows] if l == 0 else y * (self.handed(l - 1, rows) @ layer.w.W.T))
         if v is not None:
             s += z * v
         gates, c = activated(layer.w, s), layer.c[rows]
@@ -104,6 +104,11 @@ class Forward:
             self.done.append(kept)
         self.decide(l, rows, t, fires)
         self.climb(l + 1, rows, t)
+
+    def handed(self, l: int, rows: Tensor) -> Tensor:
+        """What W of the layer above multiplies."""
+        h = self.layers[l].h[rows]
+        return h * self.rules.masks[l][rows] if self.rules.masks else h
 
     def climb(self, l: int, rows: Tensor, t: Tensor) -> None:
         """Takes rows up through layers that COPY, to the next event in this step or to the next step."""

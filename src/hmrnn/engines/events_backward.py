@@ -140,6 +140,7 @@ class Backward:
         if l > 0:
             below = self.layers[l - 1]
             down = ds @ w.W
+            down = down * self.rules.masks[l - 1][rows] if self.rules.masks else down
             choice.y += (down * below.values[e.below]).sum(-1)
             below.dh[rows] += y * down
         layer.dh[rows] = ds @ w.U
@@ -221,11 +222,12 @@ class Backward:
         )
 
     def inputs(self, l: int, events: list[Events]) -> Tensor:
-        """(N, H_below) z[t,l-1] * h[t,l-1] of each event."""
+        """(N, H_below) z[t,l-1] * h[t,l-1] of each event, or what dropout leaves of it."""
         if l == 0:
             return self.x[torch.cat([e.t for e in events]), torch.cat([e.rows for e in events])]
         below = torch.cat([e.below for e in events if e.below is not None])
-        return torch.cat([e.y for e in events]) * self.layers[l - 1].values[below]
+        handed = torch.cat([e.y for e in events]) * self.layers[l - 1].values[below]
+        return handed * self.rules.masks[l - 1][torch.cat([e.rows for e in events])] if self.rules.masks else handed
 
     def events(self, l: int) -> list[Events]:
         return [steps for steps in self.done if steps.l == l and isinstance(steps, Events)]

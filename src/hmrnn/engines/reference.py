@@ -40,6 +40,7 @@ def run(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
                 slope=call.slope,
                 bound=partial(boundary.bound, boundary=rules.boundary, uniform=uniform),
                 hold=rules.hold,
+                mask_below=rules.masks[l - 1] if l and rules.masks else None,
                 z_given=at(call.given, t, l),
             )
             if call.valid is None:

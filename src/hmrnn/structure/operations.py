@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hmrnn.boundary import hard_sigmoid
 from hmrnn.data.strokes import Points
+from hmrnn.dropout import evaluating
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.reading import Reader
 from hmrnn.sequence import COPY, HMLSTMOutput, HMLSTMState, Piecewise
@@ -95,7 +96,8 @@ def follow_points(model: StrokeModel, points: Points, hidden: bool = False) -> S
     read = torch.from_numpy(np.array(points, dtype=np.float32))
     device = model.mean.device
     x = read.unsqueeze(1).to(device)
-    out, _ = model(x, generator=torch.Generator(device).manual_seed(0))
+    with evaluating(model):
+        out, _ = model(x, generator=torch.Generator(device).manual_seed(0))
     log_p = out.density[:-1].log_prob(model.normalised(x[1:]))[:, 0].double().cpu()
     surprisal = torch.cat([torch.full((1,), math.nan, dtype=torch.float64), -log_p])
     return steps_of(model, 0, read, out.rnn, model.rnn.initial_state(1), surprisal, hidden)

@@ -18,13 +18,15 @@ import torch
 
 from hmrnn.boundary import SlopeSchedule
 from hmrnn.engines import native
+from hmrnn.pretrained import Pretrained
 from hmrnn.sequence import HMLSTMState
+from hmrnn.training.averaging import WeightAverage
 from hmrnn.training.checkpoint import SavedRun, check_alike, save_model, save_run
 from hmrnn.training.distributed import Processes
 from hmrnn.training.guidance import Guidance
 from hmrnn.training.metrics import CollapseWatch, Reporter
 from hmrnn.training.schedules import LearningRate
-from hmrnn.training.task import Task
+from hmrnn.training.task import Task, Validation
 
 STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}  # why a run ended that was told to
 GIVE_UP = 20  # updates in a row that gave no finite loss and gradient
@@ -58,7 +60,10 @@ class Training:
 
     def __init__(self, task: Task, run: SavedRun, processes: Processes) -> None:
         self.task, self.run, self.config, self.processes = task, run, run.config.training, processes
+        task.model.train()
         self.parameters = [p for p in task.model.parameters() if p.requires_grad]
+        self.matrices = [p for p in self.parameters if p.dim() > 1]
+        self.average = WeightAverage(task.model, self.config.average) if self.config.average else None
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.learning_rate, fused=True)
         self.rate = LearningRate(self.config)
         self.guidance = Guidance(self.config, task.model.rnn)
@@ -100,12 +105,11 @@ class Training:
     def make_update(self, stop: int | None, checkpoint: bool) -> Update:
         """One step of truncated backpropagation and of Adam. `stop`, a signal, and `checkpoint` are this process's
         wishes."""
-        model = self.task.model
         self.set_slope(self.update)
         learning_rate = self.learning_rate()
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
         strength = self.guidance.strength(self.update, learning_rate)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate * self.rate.warmth(self.update)
         with self.guidance.watching(self.update, strength):
             loss = self.task.loss(self.update, self.generator)
         self.optimizer.zero_grad()
@@ -120,9 +124,10 @@ class Training:
         # Every process sees the same sums and, after averaging, the same gradient: all decide alike.
         applied = math.isfinite(mean_loss) and math.isfinite(norm)
         if applied:
-            self.optimizer.step()
-            model.rnn.constrain_detectors(self.config.detector_radius)
+            self.apply_gradient()
             self.guidance.steer(excess, strength)
+            if self.average is not None:
+                self.average.see(self.task.model)
         else:
             self.task.forget()
         self.skipped += not applied
@@ -131,18 +136,39 @@ class Training:
         *stops, over, checkpoint = (value > 0 for value in sums[len(told) :])
         stopped = next((number for number, asked in zip(STOPPED, stops, strict=True) if asked), None)
         told_loss = self.task.measure.of(mean_loss)
-        return Update(told_loss, rates, loss.steps, norm, learning_rate, applied, stopped, over, checkpoint)
+        used = self.optimizer.param_groups[0]["lr"]
+        return Update(told_loss, rates, loss.steps, norm, used, applied, stopped, over, checkpoint)
+
+    @torch.no_grad()
+    def apply_gradient(self) -> None:
+        """Adam, with decoupled weight decay (AdamW), and the detectors' norm ball."""
+        shrink = 1 - self.optimizer.param_groups[0]["lr"] * self.config.weight_decay
+        if shrink < 1:
+            for matrix in self.matrices:
+                matrix.mul_(shrink)
+        self.optimizer.step()
+        if self.config.detector_radius != 0:
+            self.task.model.rnn.constrain_detectors(self.config.detector_radius)
+
+    @property
+    def judged(self) -> Pretrained:
+        """The model that validation looks at, and that best/ holds."""
+        if self.average is None:
+            return self.task.model
+        model = self.average.model
+        model.rnn.slope = self.task.model.rnn.slope
+        return model
 
     def set_slope(self, update: int) -> None:
         self.task.model.rnn.slope = self.slope(update // self.task.updates_per_epoch)
 
-    def validate(self) -> tuple[float, bool]:
-        """The validation's loss, and whether that is the best so far."""
-        own = self.task.validate(show=True) if self.processes.first else 0.0
-        loss = self.processes.of_first(own)
+    def validate(self) -> tuple[Validation, bool]:
+        """How the model does, and whether that is the best so far."""
+        own = self.task.validate(self.judged, show=True) if self.processes.first else Validation(0.0, ())
+        loss = self.processes.of_first(own.loss)
         improved = loss < self.best
         self.best = min(loss, self.best) if math.isfinite(loss) else self.best
-        return loss, improved
+        return Validation(loss, own.rates), improved
 
     def save(self, directory: Path) -> None:
         self.check_finite()
@@ -153,7 +179,7 @@ class Training:
     def save_best(self, directory: Path) -> None:
         self.check_finite()
         if self.processes.first:
-            save_model(directory / "best", self.task.model, self.run)
+            save_model(directory / "best", self.judged, self.run)
 
     def check_finite(self) -> None:
         """An update from a finite gradient may still have spoilt the weights. Those never reach the disk."""
@@ -170,6 +196,7 @@ class Training:
             "best": self.best,
             "model": self.task.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
             "rate": self.rate.state_dict(),
             "watch": self.watch.state_dict(),
             "random": gather(self.generator.get_state().unsqueeze(0)),
@@ -189,6 +216,8 @@ class Training:
         self.skipped, self.skipped_in_a_row = state["skipped"], state["skipped_in_a_row"]
         self.task.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state["optimizer"]["state"]})
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
         self.rate.load_state_dict(state["rate"])
         self.watch.load_state_dict(state["watch"])
         own, recurrent = self.processes.own, state["recurrent"]
@@ -203,6 +232,8 @@ class Training:
         own = self.state_dict()
         for name in ("update", "skipped", "skipped_in_a_row", "minutes", "best", "rate", "watch", "random"):
             check_alike(state[name], own[name], name)
+        if self.average is not None:
+            check_alike(state["average"], own["average"], "average")
         step = torch.zeros((), dtype=torch.float32)  # as a fused Adam counts
         moments = {i: {"step": step, "exp_avg": p, "exp_avg_sq": p} for i, p in enumerate(self.parameters)}
         for i, kept in state["optimizer"]["state"].items():
@@ -238,9 +269,9 @@ def train(training: Training, directory: Path, reporter: Reporter) -> str:
             speed += (done.steps / (now - began) - speed) * (0.05 if speed else 1.0)
             report(training, done, speed, reporter)
             if training.validation_due:
-                loss, improved = training.validate()
-                training.rate.after(loss)
-                tell_validation(training, loss, improved, reporter)
+                validation, improved = training.validate()
+                training.rate.after(validation.loss)
+                tell_validation(training, validation, improved, reporter)
                 if improved:
                     training.save_best(directory)
             ended = (
@@ -253,8 +284,8 @@ def train(training: Training, directory: Path, reporter: Reporter) -> str:
                 saved = time.monotonic()
         if ended not in STOPPED.values() and not training.validation_due:
             # Not part of the schedule: had the run gone on, it would not have been made.
-            loss, improved = training.validate()
-            tell_validation(training, loss, improved, reporter)
+            validation, improved = training.validate()
+            tell_validation(training, validation, improved, reporter)
             if improved:
                 training.save_best(directory)
                 training.save(directory)
@@ -303,13 +334,21 @@ def report(training: Training, done: Update, speed: float, reporter: Reporter) -
     )
 
 
-def tell_validation(training: Training, loss: float, improved: bool, reporter: Reporter) -> None:
+def tell_validation(training: Training, validation: Validation, improved: bool, reporter: Reporter) -> None:
     measure = training.task.measure
-    told = {f"valid_{measure.name}": loss, f"best_{measure.name}": training.best}
-    reporter.record(update=training.update, epoch=training.epoch, **told, minutes=training.minutes)
+    told = {f"valid_{measure.name}": validation.loss, f"best_{measure.name}": training.best}
+    reporter.record(
+        update=training.update,
+        epoch=training.epoch,
+        **told,
+        valid_rates=list(validation.rates),
+        minutes=training.minutes,
+    )
+    rates = " ".join(f"{rate:.3f}" for rate in validation.rates)
     reporter.say(
-        f"epoch {training.epoch:.2f}, update {training.update}, {training.minutes:.1f} min: validation {loss:.4f} "
-        f"{measure.text}{', the best so far' if improved else ''}; learning rate {training.learning_rate():.2g}"
+        f"epoch {training.epoch:.2f}, update {training.update}, {training.minutes:.1f} min: validation "
+        f"{validation.loss:.4f} {measure.text}{', the best so far' if improved else ''}"
+        f"{f', boundaries {rates}' if rates else ''}; learning rate {training.learning_rate():.2g}"
     )
 
 

@@ -28,6 +28,10 @@ class LearningRate:
         cooldown = self.config.cooldown
         return self.value * (min(1.0, max(0.0, 1 - share) / cooldown) if cooldown else 1.0)
 
+    def warmth(self, update: int) -> float:
+        """What an update takes of the learning rate, 0 to 1: less in the first ones."""
+        return min(1.0, (update + 1) / (self.config.warmup + 1))
+
     def after(self, validation: float) -> None:
         """Takes note of a validation: less is better. One that is not a number is none."""
         if validation < self.best:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from hmrnn.config import StrokeRunConfig
 from hmrnn.data.batches import NO_LINE, LineBatches, Window, cut
 from hmrnn.data.handwriting import StrokeData
-from hmrnn.evaluation import log_likelihoods
+from hmrnn.evaluation import score_lines
 from hmrnn.models import StrokeModel
+from hmrnn.pretrained import Pretrained
 from hmrnn.sequence import HMLSTMState
 from hmrnn.training.distributed import Processes
-from hmrnn.training.task import Loss, Measure
+from hmrnn.training.task import Loss, Measure, Validation
+
+SCALES = 1  # keeps the random numbers for these apart from those for the order of lines
 
 
 class Objective(nn.Module):
@@ -50,6 +55,7 @@ class StrokeTask:
         self.batches = LineBatches(lengths, self.rows * processes.world, run.training.window, run.training.seed)
         self.updates_per_epoch = self.batches.updates_per_epoch
         self.points = int(lengths.sum())
+        self.scaling, self.seed = run.data.scaling, run.training.seed
         self.objective = processes.wrap(Objective(model))
         self.state: HMLSTMState | None = None
 
@@ -58,17 +64,27 @@ class StrokeTask:
         nothing = self.train[0][:0]
         lines = [nothing if row == NO_LINE else self.train[row] for row in rows]
         count = sum(min(max(0, len(line) - 1 - start), end - start) for line in lines)
-        own = lines[self.processes.rank * self.rows :][: self.rows]
+        mine = slice(self.processes.rank * self.rows, (self.processes.rank + 1) * self.rows)
+        window = cut(lines[mine], start, end)
+        window.points[..., :2] *= self.scales(update, rows[mine])
         state = None if start == 0 else self.state
-        nats, fired, each, state = self.objective(cut(own, start, end), state, generator)
+        nats, fired, each, state = self.objective(window, state, generator)
         self.state = state.detach()
         # Gradients are averaged over the processes, which may have unequal numbers of points.
         share = self.processes.world / count
         return Loss(nats * share, fired * share, partial(each.unsqueeze, -1), count)
 
-    def validate(self, show: bool) -> float:
+    def scales(self, update: int, rows: npt.NDArray[np.int64]) -> Tensor:
+        """(B, 1): by how much each line is made larger in this update's epoch."""
+        epoch = update // self.updates_per_epoch
+        every = np.random.default_rng([self.seed, epoch, SCALES]).uniform(-1, 1, len(self.train))
+        return torch.from_numpy(1 + self.scaling * every[rows]).float().unsqueeze(1)
+
+    def validate(self, model: Pretrained, show: bool) -> Validation:
+        assert isinstance(model, StrokeModel)
         points = sum(len(line) - 1 for line in self.valid)
-        return -float(log_likelihoods(self.model, self.valid, show=show).sum()) / points
+        nats, rates = score_lines(model, self.valid, show=show)
+        return Validation(-float(nats.sum()) / points, rates)
 
     def forget(self) -> None:
         """Starts the lines' next window without a past."""

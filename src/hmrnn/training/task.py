@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -36,6 +36,11 @@ class Loss:
     steps: int  # symbols or points that all processes read
 
 
+class Validation(NamedTuple):
+    loss: float  # in the task's measure
+    rates: tuple[float, ...]  # how often each detector fired
+
+
 class Task(Protocol):
     @property
     def model(self) -> Pretrained: ...
@@ -55,8 +60,8 @@ class Task(Protocol):
     def loss(self, update: int, generator: torch.Generator) -> Loss:
         """The loss of an update's window."""
 
-    def validate(self, show: bool) -> float:
-        """The loss of the validation part, in `measure`."""
+    def validate(self, model: Pretrained, show: bool) -> Validation:
+        """How well a model of this kind predicts the validation part."""
 
     def forget(self) -> None:
         """Starts the next window without a past."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import cached_property, partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,11 +14,12 @@ from hmrnn.config import TextRunConfig
 from hmrnn.data.branching import ORDER, Branching
 from hmrnn.data.store import TextData
 from hmrnn.data.streams import Streams
-from hmrnn.evaluation import bits_per_character
+from hmrnn.evaluation import score_text
 from hmrnn.models import TextModel
+from hmrnn.pretrained import Pretrained
 from hmrnn.sequence import HMLSTMState
 from hmrnn.training.distributed import Processes
-from hmrnn.training.task import Loss, Measure
+from hmrnn.training.task import Loss, Measure, Validation
 
 VALIDATION_STREAMS = 64
 RENEWAL = 32  # windows: a model should know a text's start, and have a past most of the time
@@ -70,38 +72,46 @@ class TextTask:
             raise ValueError("a text gives an HRNN boundaries of words and sentences, for 3 layers at most")
         if len(data.symbols) < 2:
             raise ValueError(f"{run.data.data}: all symbols are the same: there is nothing to predict")
-        self.streams = Streams.to_train(self.train, self.rows, processes.rank, processes.world)
+        self.random_start, self.seed, self.processes = run.data.random_start, run.training.seed, processes
         self.symbols_per_update = rows * self.window
         self.distinct = len(data.symbols)
         self.objective = processes.wrap(Objective(model))
         self.state: HMLSTMState | None = None
 
     def loss(self, update: int, generator: torch.Generator) -> Loss:
-        start = update % self.updates_per_epoch * self.window
-        end = start + self.window
+        epoch, window = divmod(update, self.updates_per_epoch)
+        start, end = window * self.window, (window + 1) * self.window
+        streams = self.streams(epoch)
         state = None if start == 0 else self.state
         if state is not None:
-            rows = self.streams.rows
-            state = state.renewed([i for i, row in enumerate(rows) if row % RENEWAL == update % RENEWAL])
-        given = self.model.boundaries_of(self.streams, start, end)
-        loss, rates, entropy, state = self.objective(self.streams.read(start, end + 1), state, given, generator)
+            state = state.renewed([i for i, row in enumerate(streams.rows) if row % RENEWAL == update % RENEWAL])
+        given = self.model.boundaries_of(streams, start, end)
+        loss, rates, entropy, state = self.objective(streams.read(start, end + 1), state, given, generator)
         self.state = state.detach()
-        return Loss(loss, rates, partial(self.uncertainty, start, end, entropy), self.symbols_per_update)
+        return Loss(loss, rates, partial(self.uncertainty, streams, start, end, entropy), self.symbols_per_update)
+
+    def streams(self, epoch: int) -> Streams:
+        """What this process reads in an epoch."""
+        offset = 0
+        if self.random_start and epoch > 0:
+            offset = int(np.random.default_rng([self.seed, epoch]).integers(len(self.train)))
+        return Streams.to_train(self.train, self.rows, self.processes.rank, self.processes.world, offset)
 
     @cached_property
     def branching(self) -> Branching:
         return Branching(self.train, self.distinct)
 
-    def uncertainty(self, start: int, end: int, entropy: Tensor) -> Tensor:
+    def uncertainty(self, streams: Streams, start: int, end: int, entropy: Tensor) -> Tensor:
         """(T, B, 2): by the last few symbols alone, at which words end, and by all that the model knows."""
-        # A stream's past is the end of the one before it. The first has none: it sees the end of the text.
-        local = self.branching.entropy(self.streams.read(start - ORDER + 1, end)).to(entropy)
+        # A stream's past is the end of the one before it; that of the text's start is the text's end.
+        local = self.branching.entropy(streams.read(start - ORDER + 1, end)).to(entropy)
         return torch.stack([local + TIE * entropy, entropy], dim=-1)
 
-    def validate(self, show: bool) -> float:
+    def validate(self, model: Pretrained, show: bool) -> Validation:
         """Read as many streams."""
+        assert isinstance(model, TextModel)
         streams = min(VALIDATION_STREAMS, max(1, len(self.valid) // 500))
-        return bits_per_character(self.model, self.valid, streams, show=show)
+        return Validation(*score_text(model, self.valid, streams, show=show))
 
     def forget(self) -> None:
         """Starts the streams' next window without a past."""

@@ -77,6 +77,10 @@ class NativeKernel:
         z = plain("state.z", start.z, (B, L - 1), dtype)
         lengths = None if call.valid is None else call.valid.sum(0)
         given = None if call.given is None else plain("boundaries", call.given, (T, B, L - 1), dtype)
+        masks = [
+            plain(f"masks[{l}]", mask, (B, size), dtype)
+            for l, (mask, size) in enumerate(zip(rules.masks, sizes[:-1], strict=False))
+        ]
         uniforms = None if rules.uniforms is None else plain("uniforms", rules.uniforms, (T, B, L - 1), torch.float32)
 
         new = partial(torch.empty, dtype=dtype, device="cpu")
@@ -111,6 +115,7 @@ class NativeKernel:
             lengths=address(lengths),
             given=address(given),
             uniforms=address(uniforms),
+            masks=pointers(masks) if masks else None,
         )
         out = c.Forward(
             values=pointers(values),
@@ -124,7 +129,7 @@ class NativeKernel:
         tables = ctypes.c_void_p()
         c.check(library().hmrnn_forward(asked, out, tables))
         Clock.add(out.seconds)
-        kept = (values, tangents, given, uniforms)
+        kept = (values, tangents, given, uniforms, masks)
         return Result(
             values=[table[:count] for table, count in zip(values, counts, strict=True)],
             tangents=[None if t is None else t[:count] for t, count in zip(tangents, counts, strict=True)],

@@ -15,7 +15,7 @@ from hmrnn.engines.native import build
 from hmrnn.engines.native.build import Unavailable
 from hmrnn.equations import LayerWeights
 
-ABI = 1
+ABI = 2
 FLOAT32, FLOAT64, BFLOAT16 = range(3)  # precisions
 
 logger = logging.getLogger("hmrnn")
@@ -51,6 +51,7 @@ class Call(Structure):
         ("lengths", c_void_p),
         ("given", c_void_p),
         ("uniforms", c_void_p),
+        ("masks", POINTER(c_void_p)),
     ]
 
 

@@ -98,31 +98,19 @@ class Steps:
         uniforms: Tensor | None,
         slope: float,
     ) -> tuple[HMLSTMOutput, HMLSTMState]:
-        """All tensors checked, contiguous, of the weights' dtype; without a time dimension."""
-        with self.lock:
-            return self._step(x, symbols, state, given, uniforms, slope)
-
-    def _step(
-        self,
-        x: Tensor | None,
-        symbols: Tensor | None,
-        state: HMLSTMState,
-        given: Tensor | None,
-        uniforms: Tensor | None,
-        slope: float,
-    ) -> tuple[HMLSTMOutput, HMLSTMState]:
-        asked, (h, c, new_h, new_c) = self.asked, self.arrays
+        """All tensors checked, contiguous, of the weights' dtype; without a time dimension. Hold the lock."""
+        asked, (h, c, new_h, new_c), new = self.asked, self.arrays, torch.empty_like
         B, L = state.z.shape[0], len(self.sizes)
         if self.index is None or len(self.index) != B or self.index.is_inference() != torch.is_inference_mode_enabled():
             self.index, self.spare = torch.arange(B, device="cpu"), [None] * L
-        for l, size in enumerate(self.sizes):
+            self.operations = torch.empty(B, L, dtype=torch.int8, device="cpu")
+        for l in range(L):
             h[l], c[l] = state.h[l].data_ptr(), state.c[l].data_ptr()
             if self.spare[l] is None:
-                fresh_h, fresh_c = torch.empty(2, B, size, dtype=self.dtype, device="cpu")
+                fresh_h, fresh_c = new(state.h[l]), new(state.c[l])
                 self.spare[l] = fresh_h, fresh_c
                 new_h[l], new_c[l] = fresh_h.data_ptr(), fresh_c.data_ptr()
-        z, z_too = torch.empty(2, B, L - 1, dtype=self.dtype, device="cpu")
-        operations = torch.empty(B, L, dtype=torch.int8, device="cpu")
+        z, z_too, operations = new(state.z), new(state.z), new(self.operations)
         asked.rows, asked.threads, asked.slope = B, torch.get_num_threads(), slope
         asked.x, asked.symbols, asked.z = address(x), address(symbols), state.z.data_ptr()
         asked.new_z, asked.new_z_too, asked.operations = z.data_ptr(), z_too.data_ptr(), operations.data_ptr()
@@ -173,7 +161,11 @@ class Prepared:
 
     def __init__(self, rnn: HMLSTM, rounds: bool, values: Tensor | None) -> None:
         self.rounds, self.values = rounds, values
-        self.seen = self.look(rnn)
+        tensors = self.tensors_of(rnn)
+        self.places = [t.data_ptr() for t in tensors]
+        self.counting = [t for t in tensors if not t.is_inference()]
+        self.versions = [t._version for t in self.counting]
+        self.rules = (rnn.boundary, rnn.copy_boundary, rnn._requested_engine)
         weights = detached(rnn.weights())
         table = None if values is None else Table(values.detach(), weights[0])
         bfloat16 = rounds and weights[0].U.dtype == torch.float32
@@ -186,17 +178,20 @@ class Prepared:
     def __deepcopy__(self, memo: Any) -> None:
         return None
 
-    def look(self, rnn: HMLSTM) -> list[Any]:
-        """Whatever a change would show in. (What is written through `.data` does not show.)"""
-        tensors = [p for layer in rnn.layers for p in layer._parameters.values() if p is not None]
-        if self.values is not None:
-            tensors.append(self.values)  # type: ignore[arg-type]
-        seen: list[Any] = [(t.data_ptr(), None if t.is_inference() else t._version) for t in tensors]
-        seen += (rnn.boundary, rnn.copy_boundary, rnn._requested_engine)
-        return seen
+    def tensors_of(self, rnn: HMLSTM) -> list[Tensor]:
+        own: list[Tensor] = [p for layer in rnn.layers for p in layer._parameters.values() if p is not None]
+        return own if self.values is None else [*own, self.values]
 
     def fits(self, rnn: HMLSTM, rounds: bool, values: Tensor | None) -> bool:
-        return rounds == self.rounds and values is self.values and self.look(rnn) == self.seen
+        """Whether nothing has changed. (What is written through `.data` does not show.)"""
+        return (
+            rounds == self.rounds
+            and values is self.values
+            # The handle keeps the tensors' memory: no other tensor can lie there.
+            and [t.data_ptr() for t in self.tensors_of(rnn)] == self.places
+            and [t._version for t in self.counting] == self.versions
+            and (rnn.boundary, rnn.copy_boundary, rnn._requested_engine) == self.rules
+        )
 
 
 def detached(weights: Sequence[LayerWeights]) -> list[LayerWeights]:
@@ -258,7 +253,8 @@ def try_step(
     uniforms = rnn._uniforms((B,), generator, state.z.device) if boundaries is None else None
     slope = rnn.slope if slope is None else check_slope(slope)
     x_, symbols = (index, None) if values is None else (None, index)
-    return steps.step(x_, symbols, state, boundaries, uniforms, slope)
+    with steps.lock:
+        return steps.step(x_, symbols, state, boundaries, uniforms, slope)
 
 
 def is_simple(tensor: Tensor) -> bool:

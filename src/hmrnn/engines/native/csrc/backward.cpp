@@ -284,9 +284,15 @@ class BackwardWorker : Books<T> {
   void from_above(int64_t l, int64_t b, const T* down, const Event& event) {
     const int64_t H = layers[l].H;
     auto& back = pass_.layers[l];
-    back.dz[b] += dot(down, row(layers[l].h, current[l][b - group.begin], H), H);
+    const Layer<T>& layer = layers[l];
+    const int64_t r = b - group.begin;
+    back.dz[b] += dot(down, row(layer.handed, current[l][r], H), H);
     if (event.y) {
-      axpy(T(1), down, row(back.dh.data(), b, H), H);
+      T* dh = row(back.dh.data(), b, H);
+      if (layer.mask)
+        add_multiplied(down, row(layer.mask, r, H), dh, H);
+      else
+        axpy(T(1), down, dh, H);
       back.fresh[b] = 0;
     }
   }

@@ -68,6 +68,7 @@ class ForwardWorker : Books<T> {
       for (int64_t r = mine_.begin; r < mine_.end; ++r) {
         std::memcpy(row(layer.h, r, layer.H), row(pass_.h[l], group.begin + r, layer.H), layer.H * sizeof(T));
         std::memcpy(row(layer.c, r, layer.H), row(pass_.c[l], group.begin + r, layer.H), layer.H * sizeof(T));
+        hand_up(layer, r, r);
         detector_dots(l, r);
       }
     }
@@ -137,7 +138,7 @@ class ForwardWorker : Books<T> {
     member_.multiply(pass_.U[l], false);
     if (l == 0 && !tables.x) return;
     member_.list.clear();
-    const T* below = l ? layers[l - 1].h : tables.x;
+    const T* below = l ? layers[l - 1].handed : tables.x;
     for (size_t m = 0; m < events_.size(); ++m)
       if (events_[m].y) member_.list.add(row(below, events_[m].below, layer.H_below), row(l ? bottom_up : recurrent, m, size));
     member_.multiply(pass_.W[l], l == 0);
@@ -159,10 +160,16 @@ class ForwardWorker : Books<T> {
     T rstd;
     cell(layer.w, H, s, layer.rstd ? layer.rstd + e : &rstd, event.z, row(layer.c, event.before, H), row(layer.c, e, H),
          row(layer.h, e, H), scratch_.gates);
+    hand_up(layer, e, rows_[m]);
     detector_dots(l, e);
     if (l == 0 && L > 1)
       member_.x_z[rows_[m]] = tables.x ? dot(row(tables.x, event.below, tables.input_size), layer.w.W_z, tables.input_size)
                                        : tables.table_z[event.below];
+  }
+
+  // What the layer above gets of event e, which is of row r.
+  void hand_up(Layer<T>& layer, int64_t e, int64_t r) {
+    if (layer.mask) multiplied(row(layer.h, e, layer.H), row(layer.mask, r, layer.H), row(layer.handed, e, layer.H), layer.H);
   }
 
   // h of event e as the detectors see it.
@@ -267,6 +274,7 @@ void join_groups(ForwardPass<T>& pass, int64_t* counts) {
       T* h = row(tables.groups[0].layers[l].h, total, layer.H);
       if (h != layer.h) {
         std::memmove(h, layer.h, layer.count * layer.H * sizeof(T));
+        if (!layer.mask) layer.handed = h;
         layer.h = h;
         if (layer.not_h) {
           T* not_h = row(tables.groups[0].layers[l].not_h, total, layer.H);
@@ -323,6 +331,8 @@ void Tables<T>::add_layer(const HmrnnCall& call, const HmrnnForward& out, int64_
   all.H_above = l + 1 < layers ? call.hidden[l + 1] : 0;
   all.events = events.get() + l * N;
   all.h = static_cast<T*>(out.values[l]);
+  all.mask = call.masks && l + 1 < layers ? static_cast<const T*>(call.masks[l]) : nullptr;
+  all.handed = all.mask ? room(true, H) : all.h;
   all.c = room(true, H);
   all.gates = room(training, 4 * H);
   all.rstd = room(training && all.w.gain, 1);
@@ -338,8 +348,9 @@ void Tables<T>::add_layer(const HmrnnCall& call, const HmrnnForward& out, int64_
     Layer<T> part = all;
     part.events += first;
     auto shift = [&](T*& table, int64_t width) { table = table ? row(table, first, width) : nullptr; };
-    for (T** table : {&part.h, &part.c, &part.not_h, &part.not_flush, &part.not_update}) shift(*table, H);
+    for (T** table : {&part.h, &part.handed, &part.c, &part.not_h, &part.not_flush, &part.not_update}) shift(*table, H);
     for (T** table : {&part.rstd, &part.u_z, &part.w_z, &part.v_z}) shift(*table, 1);
+    if (part.mask) part.mask = row(part.mask, group.begin, H);
     shift(part.gates, 4 * H);
     shift(part.v, 4 * H_below);
     group.layers.push_back(part);

@@ -64,7 +64,7 @@ struct Uses {
   Uses(const Tables<T>& tables, int64_t l) {
     for (const Group<T>& group : tables.groups) {
       const Layer<T>& layer = group.layers[l];
-      const T* below = l ? group.layers[l - 1].h : tables.x;
+      const T* below = l ? group.layers[l - 1].handed : tables.x;
       for (int64_t e = group.rows(); e < layer.count; ++e) {
         const Event& event = layer.events[e];
         const T* ds = row(layer.gates, e, 4 * layer.H);

@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define HMRNN_ABI 1
+#define HMRNN_ABI 2
 
 enum { HMRNN_FLOAT32 = 0, HMRNN_FLOAT64 = 1, HMRNN_BFLOAT16 = 2 }; /* the last: operands of products; the rest is float32 */
 
@@ -45,6 +45,7 @@ typedef struct {
   const int64_t* lengths;      /* (B), or null: all are T */
   const void* given;           /* (T, B, L-1), or null */
   const float* uniforms;       /* (T, B, L-1), or null */
+  const void* const* masks;    /* L-1 times (B, H_l), or null: W of the layer above multiplies h * mask */
 } HmrnnCall;
 
 /* What it gives back: memory of the caller. Of `values` and `tangents` the first `counts` rows are used. */

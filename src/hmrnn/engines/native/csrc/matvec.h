@@ -92,6 +92,7 @@ class Matrix<float, Bf16> {
  private:
   int64_t n_ = 0, pairs_ = 0;
   Buffer<uint32_t> data_;
+  static constexpr int64_t kAhead = 1024;  // numbers: a page, at which the processor's own prefetching stops
 
   template <int M>
   void rows(const Multiplied<float, Bf16>& x, int64_t j, float* out, bool accumulate) const {
@@ -104,6 +105,7 @@ class Matrix<float, Bf16> {
 #pragma GCC unroll 4
       for (int m = 0; m < M; ++m) {
         const U::type both = U::load(w + m * pairs_ + k);
+        __builtin_prefetch(w + m * pairs_ + k + kAhead);
         sum[m][0] += even * bits<F::type>(both << 16);
         sum[m][1] += odd * bits<F::type>(both & 0xffff0000u);
       }

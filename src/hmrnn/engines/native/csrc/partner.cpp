@@ -16,8 +16,8 @@ namespace hmrnn {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kLookOut = std::chrono::microseconds(300);  // after the last work, before it sleeps
-constexpr auto kTooLate = std::chrono::microseconds(15);
+constexpr auto kLookOut = std::chrono::milliseconds(2);  // after the last work, before it sleeps: longer than a step takes
+constexpr auto kTooLate = std::chrono::microseconds(25);
 
 constexpr uint64_t first_part(uint64_t generation) { return generation << 8; }
 
@@ -97,7 +97,8 @@ void Partner::run(std::shared_ptr<const Work> work, int parts, int64_t size, int
       std::memcpy(out + part * size, room_.data() + part * kPartSize, count * sizeof(float));
     }
   }
-  patience_ = late ? std::min(2 * patience_, kLongRest) : kShortRest;
+  // Once late is chance, on a machine that others share; late again and again, and it has no core.
+  patience_ = late ? std::min(2 * patience_, kLongRest) : std::max(patience_ / 2, kShortRest);
   if (late) rest_ = patience_;
 }
 

@@ -53,7 +53,7 @@ class Partner {
   std::thread thread_;
   int rest_ = 0, patience_ = kShortRest;
 
-  static constexpr int kShortRest = 256, kLongRest = 1 << 14;  // runs without a partner that came too late
+  static constexpr int kShortRest = 2, kLongRest = 1 << 14;  // runs without a partner that came too late
 };
 
 }  // namespace hmrnn

@@ -83,6 +83,20 @@ inline void axpy(T alpha, const T* x, T* y, int64_t n) {
   for (int64_t j = 0; j < n; ++j) y[j] += alpha * x[j];
 }
 
+// y = a * x, element by element
+template <typename T>
+inline void multiplied(const T* a, const T* x, T* y, int64_t n) {
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) y[j] = a[j] * x[j];
+}
+
+// y += a * x, element by element
+template <typename T>
+inline void add_multiplied(const T* a, const T* x, T* y, int64_t n) {
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) y[j] += a[j] * x[j];
+}
+
 template <typename T>
 inline void zero(T* x, int64_t n) {
   std::memset(x, 0, n * sizeof(T));

@@ -44,6 +44,8 @@ struct Layer {
   int64_t offset = 0;  // of them in `values`, where the groups lie one behind the other
   Event* events = nullptr;
   T *h = nullptr, *c = nullptr;  // (N, H) state after each event; h in the memory of the caller
+  const T* mask = nullptr;       // (rows of the group, H) of dropout, or null
+  T* handed = nullptr;           // (N, H) h * mask: what W of the layer above multiplies. Without a mask, h itself.
   T* gates = nullptr;            // (N, 4H) f, i, o, g; with layer normalisation, normalised pre-activations. Later ds.
   T* rstd = nullptr;             // (N) of the gates' layer normalisation
   T* v = nullptr;                // (N, 4H_below) V h for the layer below; not in the first layer
