@@ -13,6 +13,7 @@ import recorded_updates
 import torch
 from small_runs import (
     LONG_RUN,
+    REGULARISED,
     UPDATES,
     command,
     lines_in,
@@ -104,7 +105,9 @@ def test_two_processes_guide_alike(text_file, tmp_path):
 
 
 def test_two_processes_go_on_exactly(text_file, tmp_path):
-    flags = ("--batch-size", "2", "--patience", "99", "--boundary", "sample")
+    """With sampled boundaries and every regulariser: each process has random numbers of its own."""
+    flags = ["--batch-size", "2", "--patience", "99", "--boundary", "sample"]
+    flags += [f"--{name.replace('_', '-')}={value}" for name, value in REGULARISED.items()]
 
     def train(*more: str, processes: int = 2) -> subprocess.CompletedProcess[str]:
         return torchrun(*command(text_file, *flags, *more)[1:], processes=processes)
@@ -116,6 +119,9 @@ def test_two_processes_go_on_exactly(text_file, tmp_path):
     done = train("--epochs", "1.5", "--resume", str(tmp_path / "parts"))
     assert done.returncode == 0, done.stderr
     assert same_weights(tmp_path / "straight", tmp_path / "parts")
+    assert same_weights(tmp_path / "straight" / "best", tmp_path / "parts" / "best")
+    one, other = checkpoint.load_progress(tmp_path / "straight")["random"]
+    assert not torch.equal(one, other)
     refused = train("--epochs", "2", "--resume", str(tmp_path / "parts"), processes=1)
     assert refused.returncode != 0
     assert "trained by 2 processes" in refused.stderr

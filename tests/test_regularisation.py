@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_runs import DROPOUT, REGULARISED, UPDATES, command, metrics, same_weights, settings, torchrun, weights
+from small_runs import DROPOUT, UPDATES, metrics, same_weights, settings, weights
 
 from hmrnn.config import StrokeDataConfig, StrokeModelConfig, StrokeRunConfig, TrainingConfig, WritingConfig
 from hmrnn.data.streams import Streams
@@ -144,20 +144,3 @@ def test_scaling_changes_the_offsets_and_not_the_pen(monkeypatch):
         found = seen[0].points[: len(line), column]
         assert torch.equal(found[:, 2], line[:, 2])
         torch.testing.assert_close(found[:, :2], line[:, :2] * task.scales(0, rows)[column])
-
-
-def test_two_processes_drop_and_average_and_agree(text_file, tmp_path):
-    """Each has masks of its own; their weights stay the same, and a resumed run those of a straight one."""
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in REGULARISED.items()]
-    straight, parts = tmp_path / "straight", tmp_path / "parts"
-    arguments = ["-m", "hmrnn", *command(text_file, *flags, "--patience", "99")[3:]]
-    done = torchrun(*arguments, "--epochs", "2", "--out", str(straight))
-    assert done.returncode == 0, done.stderr
-    assert torchrun(*arguments, "--epochs", "1", "--out", str(parts)).returncode == 0
-    done = torchrun("-m", "hmrnn", "train", "text", "--resume", str(parts), "--epochs", "2")
-    assert done.returncode == 0, done.stderr
-    assert same_weights(straight, parts)
-    assert same_weights(straight / "best", parts / "best")
-    random = checkpoint.load_progress(straight)["random"]
-    assert len(random) == 2
-    assert not torch.equal(random[0], random[1])

@@ -29,6 +29,7 @@ from hmrnn.training.loop import Diverged, Training
 from hmrnn.training.metrics import LONG, CollapseWatch
 from hmrnn.training.run import prepare, train_run
 from hmrnn.training.schedules import LearningRate
+from hmrnn.training.task import Validation
 from hmrnn.training.text import TextTask
 
 # The loop
@@ -144,7 +145,7 @@ def test_the_learning_rate_is_divided_once_and_then_training_ends():
 
 def test_training_follows_the_schedule(text_file, tmp_path, monkeypatch):
     answers = iter([3.0, 2.0, 2.5, 1.0, 1.5])
-    monkeypatch.setattr(TextTask, "validate", lambda self, show: next(answers))
+    monkeypatch.setattr(TextTask, "validate", lambda self, model, show: Validation(next(answers), ()))
     outcome = train_run(settings(text_file, patience=1, epochs=99.0), tmp_path)
     assert outcome.ended == "validation has stopped improving"
     assert outcome.update == 5 * UPDATES
@@ -164,7 +165,7 @@ def test_steering_falls_with_the_learning_rate(text_file, tmp_path, monkeypatch)
     steered = []
     monkeypatch.setattr(Guidance, "steer", lambda self, excess, strength: steered.append(strength))
     answers = iter([3.0, 3.1, 2.0])
-    monkeypatch.setattr(TextTask, "validate", lambda self, show: next(answers))
+    monkeypatch.setattr(TextTask, "validate", lambda self, model, show: Validation(next(answers), ()))
     train_run(settings(text_file, epochs=3.0, cooldown=0.25, patience=1), tmp_path)
     rates = [record["learning_rate"] for record in metrics(tmp_path) if "bits" in record]
     assert steered == pytest.approx([rate / 0.01 for rate in rates])
