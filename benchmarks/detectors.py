@@ -95,7 +95,7 @@ def train(model: Model, symbols: int, out: Path, data_dir: Path | None) -> dict[
     variant = VARIANTS[name]
     run, updates = settings(variant, corpus, seed, symbols)
     data = load_text(run.data, data_dir)
-    per_epoch = prepare(SavedRun(run, data.fingerprint, None), data, "auto", Processes()).task.updates_per_epoch
+    per_epoch = prepare(SavedRun(run, data.fingerprint, None), data, "auto", Processes()).task.epochs.first
     run = replace(run, training=replace(run.training, epochs=updates / per_epoch))
     training = prepare(SavedRun(run, data.fingerprint, data_dir), data, "auto", Processes())
     training.task.valid = training.task.valid[:1000]  # at the end, and nobody looks at it

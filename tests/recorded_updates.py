@@ -35,7 +35,7 @@ def main(text: str, out: str, batch_size: int, boundary_bias: float, guided_upda
     with joined() as processes:
         data = load(run, None)
         training = prepare(SavedRun(run, data.fingerprint, None), data, "auto", processes)
-        for update in range(training.task.updates_per_epoch if text == "strokes" else UPDATES):
+        for update in range(training.task.epochs.first if text == "strokes" else UPDATES):
             made = training.make_update(stop=None, checkpoint=False)
             recorded[f"loss {update}"] = torch.tensor(made.loss)
             recorded[f"rates {update}"] = torch.tensor(made.rates)

@@ -89,7 +89,7 @@ def test_dropout_is_off_in_validation(text_file):
 
 def test_epochs_start_at_random_places_of_the_text_and_go_round(text_file):
     task = prepared(settings(text_file, seed=3)).task
-    steps = task.updates_per_epoch * task.window
+    steps = task.epochs.first * task.window
     assert torch.equal(task.streams(0).read(0, steps), Streams.to_train(task.train, 4, 0, 1).read(0, steps))
     first, second = task.streams(1), task.streams(2)
     assert first.starts[0] != second.starts[0]
@@ -123,8 +123,8 @@ def strokes(scaling: float) -> StrokeRunConfig:
 def test_lines_are_scaled_by_one_factor_an_epoch():
     task = prepared(strokes(0.1)).task
     rows = np.arange(len(task.train))
-    first, later = task.scales(0, rows), task.scales(task.updates_per_epoch - 1, rows)
-    other = task.scales(task.updates_per_epoch, rows)
+    first, later = task.scales(0, rows), task.scales(task.epochs.first - 1, rows)
+    other = task.scales(task.epochs.first, rows)
     assert torch.equal(first, later)
     assert not torch.equal(first, other)
     assert 0.9 <= first.min() < 0.95

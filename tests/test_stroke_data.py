@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from hmrnn.config import StrokeDataConfig, WritingConfig
 from hmrnn.data import handwriting, iam
-from hmrnn.data.batches import NO_LINE, LineBatches, cut, windows
+from hmrnn.data.batches import NO_LINE, Epochs, LineBatches, cut, windows
 from hmrnn.data.handwriting import load_strokes, shuffled
 from hmrnn.data.strokes import from_strokes, read_json_lines, to_json, to_strokes
 
@@ -310,18 +310,26 @@ def test_windows_cover_a_line_and_are_alike(longest, most):
     assert len(set(sizes[:-1])) <= 1
 
 
-@given(st.lists(st.integers(2, 60), min_size=1, max_size=40), st.integers(1, 8), st.integers(1, 25), st.integers(0, 99))
-@settings(max_examples=60)
-def test_an_epoch_predicts_every_point_of_every_line_once(lengths, rows, window, seed):
+@given(
+    st.lists(st.integers(2, 60), min_size=1, max_size=40),
+    st.integers(1, 8),
+    st.integers(1, 25),
+    st.integers(0, 99),
+    st.none() | st.tuples(st.integers(0, 2), st.integers(1, 60)),
+)
+@settings(max_examples=80)
+def test_an_epoch_predicts_every_point_of_every_line_once(lengths, rows, window, seed, late):
     lines = [np.full((length, 3), number, dtype=np.float32) for number, length in enumerate(lengths)]
     for number, line in enumerate(lines):
         line[:, 0] = np.arange(len(line))
         line[:, 1] = number
-    batches = LineBatches(np.array(lengths), rows, window, seed)
-    for epoch in range(2):
+    batches = LineBatches(np.array(lengths), rows, window, seed, late)
+    for epoch in range(4):
         seen, last = {number: 0 for number in range(len(lines))}, None
-        for update in range(epoch * batches.updates_per_epoch, (epoch + 1) * batches.updates_per_epoch):
+        for update in range(batches.epochs.updates(epoch), batches.epochs.updates(epoch + 1)):
             own, start, end = batches.at(update)
+            assert end - start <= (window if late is None or epoch < late[0] else late[1])
+            assert batches.epochs.place(update)[0] == epoch
             assert len(own) == rows
             assert start == 0 or (last is not None and np.array_equal(last[0], own) and last[1] == start)
             last = (own, end)
@@ -338,10 +346,27 @@ def test_an_epoch_predicts_every_point_of_every_line_once(lengths, rows, window,
         assert seen == {number: length - 1 for number, length in enumerate(lengths)}
 
 
+def test_epochs_that_get_shorter():
+    epochs = Epochs(10, late_from=3, late=4)
+    assert [epochs.at(update) for update in (0, 5, 29, 30, 32, 34)] == [0, 0.5, 2.9, 3, 3.5, 4]
+    assert [epochs.place(update) for update in (0, 29, 30, 33, 34)] == [(0, 0), (2, 9), (3, 0), (3, 3), (4, 0)]
+    assert [epochs.updates(number) for number in (0, 2.95, 3, 3.5, 5)] == [0, 30, 30, 32, 38]
+    assert [update for update in range(1, 39) if epochs.is_multiple(update, 0.5)] == [
+        5,
+        10,
+        15,
+        20,
+        25,
+        *range(30, 39, 2),
+    ]
+    assert [update for update in range(1, 39) if Epochs(10).is_multiple(update, 1.0)] == [10, 20, 30]
+    assert all(Epochs(10).is_multiple(update, 0.001) for update in range(5)), "at most once an update"
+
+
 def test_order_of_batches_changes_with_the_epoch_and_the_seed():
     lengths = np.arange(10, 200)
     batches = LineBatches(lengths, 4, 1000, 0)
-    n = batches.updates_per_epoch
+    n = batches.epochs.first
 
     def order(batches: LineBatches, epoch: int) -> list[int]:
         return [int(batches.at(epoch * n + i)[0][0]) for i in range(n)]

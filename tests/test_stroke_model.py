@@ -310,7 +310,7 @@ def run_settings(**changes) -> StrokeRunConfig:
 def updates_in_an_epoch() -> int:
     run = run_settings()
     data = load_strokes(run.data)
-    return prepare(SavedRun(run, data.fingerprint, None), data, "auto", Processes()).task.updates_per_epoch
+    return prepare(SavedRun(run, data.fingerprint, None), data, "auto", Processes()).task.epochs.first
 
 
 def test_it_learns_and_keeps_the_best(tmp_path):

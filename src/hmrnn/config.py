@@ -283,10 +283,14 @@ class StrokeDataConfig(DataConfig):
     """Of the shuffle."""
     scaling: float = 0.0
     """In training, each line is made larger or smaller by up to this share, by another factor in each epoch."""
+    late_window: tuple[int, int] | None = None
+    """An epoch, counted from 0, and how many steps a window has from then on: longer ones towards the end."""
     writing: WritingConfig = field(default_factory=WritingConfig)
 
     def __post_init__(self) -> None:
         check_share("scaling", self.scaling)
+        if self.late_window is not None and not (0 <= self.late_window[0] <= LONGEST and self.late_window[1] >= 1):
+            raise ValueError(f"late_window must be an epoch and a number of steps from 1; got {self.late_window}")
         if self.shortest is not None and self.shortest < 2:
             raise ValueError(f"shortest must be at least 2, a point and the next to predict; got {self.shortest}")
         if self.division == "by-writer" and self.data != "iam-ondb":

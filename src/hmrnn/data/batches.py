@@ -48,36 +48,79 @@ def windows(longest: int, most: int) -> list[tuple[int, int]]:
     return [(start, min(start + size, steps)) for start in range(0, steps, size)]
 
 
+@dataclass(frozen=True)
+class Epochs:
+    """How many updates make an epoch: `first`; and `late` from epoch `late_from` on, if that is given."""
+
+    first: int
+    late_from: int = 0
+    late: int | None = None
+
+    def _part(self, update: int) -> tuple[int, int, int]:
+        """Of the part of the run that an update belongs to: epochs and updates before it, and updates of an epoch."""
+        before = self.late_from * self.first
+        return (0, 0, self.first) if self.late is None or update < before else (self.late_from, before, self.late)
+
+    def at(self, update: int) -> float:
+        """How many epochs are done after so many updates."""
+        epochs, before, each = self._part(update)
+        return epochs + (update - before) / each
+
+    def place(self, update: int) -> tuple[int, int]:
+        """The number of the epoch that an update belongs to, and that of the update in it."""
+        epochs, before, each = self._part(update)
+        epoch, place = divmod(update - before, each)
+        return epochs + epoch, place
+
+    def updates(self, epochs: float) -> int:
+        """How many updates so many epochs take."""
+        if self.late is None or epochs <= self.late_from:
+            return math.ceil(epochs * self.first)
+        return self.late_from * self.first + math.ceil((epochs - self.late_from) * self.late)
+
+    def is_multiple(self, update: int, epochs: float) -> bool:
+        """Whether something that happens every so many epochs is due after so many updates."""
+        _, before, each = self._part(update)
+        return (update - before) % max(1, round(epochs * each)) == 0
+
+
 NO_LINE = -1
 
 
 class LineBatches:
     """Lines to train on, in batches of lines of about the same length, each read window by window.
 
-    Which lines read side by side, and so the number of windows, is the same in each epoch; the order of the batches is
-    not. Everything follows from the number of an update: there is nothing to remember.
+    Which lines read side by side is the same in each epoch, and so is the number of windows, unless they get longer:
+    `late` gives the epoch and the window then. The order of the batches is another in each epoch. Everything follows
+    from the number of an update: there is nothing to remember.
     """
 
-    def __init__(self, lengths: npt.NDArray[np.int64], rows: int, window: int, seed: int) -> None:
+    def __init__(
+        self, lengths: npt.NDArray[np.int64], rows: int, window: int, seed: int, late: tuple[int, int] | None = None
+    ) -> None:
         order = np.random.default_rng(seed).permutation(len(lengths))  # lines of one length, in any order
         order = order[np.argsort(lengths[order], kind="stable")]
         missing = -len(order) % rows
         self.batches = np.concatenate([order, np.full(missing, NO_LINE)]).reshape(-1, rows)
-        self.windows = [windows(int(lengths[batch[batch != NO_LINE]].max()), window) for batch in self.batches]
+        longest = [int(lengths[batch[batch != NO_LINE]].max()) for batch in self.batches]
+        self.windows = [windows(points, window) for points in longest]
+        self.late_windows = [windows(points, late[1]) for points in longest] if late else self.windows
         self.seed = seed
-        self.updates_per_epoch = sum(map(len, self.windows))
+        first, later = (sum(map(len, cuts)) for cuts in (self.windows, self.late_windows))
+        self.epochs = Epochs(first, late[0], later) if late else Epochs(first)
         self._epoch = -1  # whose order of batches this is, and the number of updates after each
         self._order: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._ends: npt.NDArray[np.int64] = self._order
 
     def at(self, update: int) -> tuple[npt.NDArray[np.int64], int, int]:
         """The lines of an update, of which some may be NO_LINE, and the first and one past the last of its steps."""
-        epoch, place = divmod(update, self.updates_per_epoch)
+        epoch, place = self.epochs.place(update)
+        windows = self.windows if self.epochs.late is None or epoch < self.epochs.late_from else self.late_windows
         if epoch != self._epoch:
             self._epoch = epoch
             self._order = np.random.default_rng([self.seed, epoch]).permutation(len(self.batches))
-            self._ends = np.cumsum([len(self.windows[batch]) for batch in self._order])
+            self._ends = np.cumsum([len(windows[batch]) for batch in self._order])
         turn = int(np.searchsorted(self._ends, place, side="right"))
         batch = self._order[turn]
-        start, end = self.windows[batch][place - self._ends[turn]]  # counted from the end of the batch
+        start, end = windows[batch][place - self._ends[turn]]  # counted from the end of the batch
         return self.batches[batch], start, end

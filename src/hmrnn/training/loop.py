@@ -78,15 +78,15 @@ class Training:
 
     @property
     def epoch(self) -> float:
-        return self.update / self.task.updates_per_epoch
+        return self.task.epochs.at(self.update)
 
     @property
     def last_update(self) -> int:
-        return math.ceil(self.config.epochs * self.task.updates_per_epoch)
+        return self.task.epochs.updates(self.config.epochs)
 
     @property
     def validation_due(self) -> bool:
-        return self.update % max(1, round(self.config.validate_every * self.task.updates_per_epoch)) == 0
+        return self.task.epochs.is_multiple(self.update, self.config.validate_every)
 
     @property
     def share(self) -> float:
@@ -160,7 +160,8 @@ class Training:
         return model
 
     def set_slope(self, update: int) -> None:
-        self.task.model.rnn.slope = self.slope(update // self.task.updates_per_epoch)
+        epoch, _ = self.task.epochs.place(update)
+        self.task.model.rnn.slope = self.slope(epoch)
 
     def validate(self) -> tuple[Validation, bool]:
         """How the model does, and whether that is the best so far."""

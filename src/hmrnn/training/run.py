@@ -222,7 +222,7 @@ def description(training: Training) -> str:
         f"{model.config.model} {list(model.config.hidden_sizes)}, {weights:,} weights; engine {model.rnn.engine} "
         f"({model.rnn.engine_reason}), {precision}; {torch.get_num_threads()} threads, "
         f"{training.processes.world} process(es)\n"
-        f"{task.updates_per_epoch:,} updates an epoch"
+        f"{task.epochs.first:,} updates an epoch"
     )
 
 

@@ -52,8 +52,9 @@ class StrokeTask:
         lengths = data.lines.lengths[data.numbers("train")]
         # More rows than lines would be empty, and cost memory.
         self.rows, self.processes = min(run.training.batch_size, math.ceil(len(lengths) / processes.world)), processes
-        self.batches = LineBatches(lengths, self.rows * processes.world, run.training.window, run.training.seed)
-        self.updates_per_epoch = self.batches.updates_per_epoch
+        rows, training = self.rows * processes.world, run.training
+        self.batches = LineBatches(lengths, rows, training.window, training.seed, run.data.late_window)
+        self.epochs = self.batches.epochs
         self.points = int(lengths.sum())
         self.scaling, self.seed = run.data.scaling, run.training.seed
         self.objective = processes.wrap(Objective(model))
@@ -76,7 +77,7 @@ class StrokeTask:
 
     def scales(self, update: int, rows: npt.NDArray[np.int64]) -> Tensor:
         """(B, 1): by how much each line is made larger in this update's epoch."""
-        epoch = update // self.updates_per_epoch
+        epoch, _ = self.epochs.place(update)
         every = np.random.default_rng([self.seed, epoch, SCALES]).uniform(-1, 1, len(self.train))
         return torch.from_numpy(1 + self.scaling * every[rows]).float().unsqueeze(1)
 

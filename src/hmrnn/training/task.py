@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from hmrnn.data.batches import Epochs
 from hmrnn.pretrained import Pretrained
 from hmrnn.sequence import HMLSTMState
 
@@ -49,7 +50,7 @@ class Task(Protocol):
     def measure(self) -> Measure: ...
 
     @property
-    def updates_per_epoch(self) -> int: ...
+    def epochs(self) -> Epochs: ...
 
     rows: int
     """Sequences that this process reads side by side."""

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hmrnn.config import TextRunConfig
+from hmrnn.data.batches import Epochs
 from hmrnn.data.branching import ORDER, Branching
 from hmrnn.data.store import TextData
 from hmrnn.data.streams import Streams
@@ -61,8 +62,8 @@ class TextTask:
         self.train, self.valid = data.split("train"), data.split("valid")
         self.rows = run.training.batch_size
         rows = self.rows * processes.world
-        self.updates_per_epoch = (len(self.train) - 1) // rows // self.window
-        if self.updates_per_epoch < 1 or len(self.valid) < 2:
+        self.epochs = Epochs((len(self.train) - 1) // rows // self.window)
+        if self.epochs.first < 1 or len(self.valid) < 2:
             raise ValueError(
                 f"{run.data.data}: too short: {len(self.train):,} symbols to train on and {len(self.valid):,} to "
                 f"validate, but {rows} streams of one window of {self.window} steps take {rows * self.window + 1:,}, "
@@ -79,7 +80,7 @@ class TextTask:
         self.state: HMLSTMState | None = None
 
     def loss(self, update: int, generator: torch.Generator) -> Loss:
-        epoch, window = divmod(update, self.updates_per_epoch)
+        epoch, window = self.epochs.place(update)
         start, end = window * self.window, (window + 1) * self.window
         streams = self.streams(epoch)
         state = None if start == 0 else self.state
