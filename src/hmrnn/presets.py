@@ -94,7 +94,8 @@ STROKE_PRESETS: Mapping[str, StrokeRunConfig] = {
         ),
     ),
     "iam-ondb": StrokeRunConfig(
-        data=StrokeDataConfig(scaling=0.1),
+        data=StrokeDataConfig(scaling=0.1, late_window=(12, 300)),
+        model=StrokeModelConfig(dropout=0.05, output_dropout=0.05, smallest_sigma=1e-4),
         training=TrainingConfig(
             batch_size=32,
             learning_rate=0.001,

@@ -1,0 +1,169 @@
+"""Results of long runs: what is kept of each, and the tables made from them.
+
+    python benchmarks/results.py keep RUN NAME                     config.json and metrics.jsonl, as they grow
+    python benchmarks/results.py finish RUN NAME --command "…"     the same, and the test part, read once: result.json
+    python benchmarks/results.py tables                            docs/results.md and README.md from all result.json
+
+RUN is a training run's folder; NAME a folder in benchmarks/runs. Of the updates in metrics.jsonl about MOST are kept,
+and all validations. Weights stay out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RUNS = HERE / "runs"
+MOST = 2000  # updates of a run that are kept in its metrics.jsonl
+BEGIN, END = "<!-- results: python benchmarks/results.py tables -->", "<!-- end of results -->"
+ORDER = ["ptb-hm", "ptb-lstm", "ptb-best", "ptb-paper", "text8-hm", "text8-lstm", "enwik8-hm", "iam-hm", "iam-lstm"]
+
+
+def keep(run: Path, name: str) -> Path:
+    """Copies what is small."""
+    folder = RUNS / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_bytes((run / "config.json").read_bytes())
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    stride = max(1, len(records) // MOST)
+    kept = [r for r in records if "learning_rate" not in r or r["update"] % stride == 0 or r is records[-1]]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in kept))
+    return folder
+
+
+def finish(run: Path, name: str, command: str, cores: int) -> None:
+    """Reads the test part, once, and writes what came of it."""
+    result = RUNS / name / "result.json"
+    if result.exists():
+        raise SystemExit(f"{result} is there: the test part of this run was read. Delete it if it was read by mistake")
+    folder = keep(run, name)
+    config = json.loads((folder / "config.json").read_text())
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    last = records[-1]
+    told = subprocess.run(["hmrnn", "eval", str(run), "--json"], check=True, capture_output=True, text=True).stdout
+    answer = json.loads(told.splitlines()[-1])
+    measured = {key: answer[key] for key in ("bits_per_character", "log_likelihood") if key in answer}
+    content: dict[str, Any] = {
+        "data": config["data"]["data"],
+        "model": config["model"],
+        "hidden_sizes": config["hidden_sizes"],
+        "weights": weights_in(run),
+        "split": answer["split"],
+        **measured,
+        "best_validation": min(r[key] for r in records for key in ("valid_bits", "valid_nats") if key in r),
+        "updates": last["update"],
+        "epochs": last["epoch"],
+        "hours": last["minutes"] / 60,
+        "cores": cores,
+        "processor": processor(),
+        "precision": config["precision"],
+        "seed": config["training"]["seed"],
+        "commit": commit_of(run),
+        "command": command,
+    }
+    result.write_text(json.dumps(content, indent=2) + "\n")
+    print(json.dumps(content))
+
+
+def weights_in(run: Path) -> int:
+    from safetensors import safe_open
+
+    with safe_open(run / "model.safetensors", "pt") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    total = 0
+    for name, shape in shapes.items():
+        if name not in ("mean", "deviation"):  # of the data: not learnt
+            size = 1
+            for length in shape:
+                size *= length
+            total += size
+    return total
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def commit_of(run: Path) -> str:
+    """Of the clone that trained it: the run's folder has its name in the file `commit`, or this repository's."""
+    noted = run / "commit"
+    if noted.exists():
+        return noted.read_text().strip()
+    return subprocess.run(
+        ["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True, cwd=HERE
+    ).stdout.strip()
+
+
+def results() -> list[tuple[str, dict[str, Any]]]:
+    found = {path.parent.name: json.loads(path.read_text()) for path in RUNS.glob("*/result.json")}
+    return sorted(found.items(), key=lambda item: (ORDER.index(item[0]) if item[0] in ORDER else len(ORDER), item[0]))
+
+
+def full_table() -> str:
+    head = "| run | test | model | weights | updates | epochs | hours | cores | precision | seed |"
+    lines = [head, "|---" * 10 + "|"]
+    for name, r in results():
+        lines.append(
+            f"| `{name}` | {measure(r)} | {r['model']} {'×'.join(map(str, r['hidden_sizes']))} | {r['weights']:,} | "
+            f"{r['updates']:,} | {r['epochs']:.1f} | {r['hours']:.1f} | {r['cores']} | {r['precision']} | {r['seed']} |"
+        )
+    commands = [f"{r['command']}  # {name}, commit {r['commit'][:7]}, {r['processor']}" for name, r in results()]
+    return "\n".join([*lines, "", "```sh", *commands, "```"])
+
+
+def short_table() -> str:
+    lines = ["| data | model | test | trained |", "|---|---|---|---|"]
+    for _, r in results():
+        lines.append(
+            f"| {r['data']} | {r['model']} {'×'.join(map(str, r['hidden_sizes']))} | {measure(r)} | "
+            f"{r['epochs']:.0f} epochs, {r['hours']:.1f} hours on {r['cores']} core{'s' * (r['cores'] > 1)} |"
+        )
+    return "\n".join(lines)
+
+
+def measure(result: dict[str, Any]) -> str:
+    if "bits_per_character" in result:
+        return f"{result['bits_per_character']:.3f} bits per character"
+    return f"{result['log_likelihood']:.0f} nats a line"
+
+
+def tables() -> None:
+    for path, table in (
+        (HERE.parent / "docs" / "results.md", full_table()),
+        (HERE.parent / "README.md", short_table()),
+    ):
+        text = path.read_text()
+        start, end = text.index(BEGIN), text.index(END)
+        path.write_text(f"{text[:start]}{BEGIN}\n{table}\n{text[end:]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="what", required=True)
+    for what in ("keep", "finish"):
+        command = commands.add_parser(what)
+        command.add_argument("run", type=Path)
+        command.add_argument("name")
+        if what == "finish":
+            command.add_argument("--command", required=True, help="the command that trained it")
+            command.add_argument("--cores", type=int, default=1, help="that it was trained on (default 1)")
+    commands.add_parser("tables")
+    asked = parser.parse_args()
+    if asked.what == "keep":
+        keep(asked.run, asked.name)
+    elif asked.what == "finish":
+        finish(asked.run, asked.name, asked.command, asked.cores)
+    else:
+        tables()
+
+
+if __name__ == "__main__":
+    main()
