@@ -94,6 +94,29 @@ class Guidance:
             self.rnn.shift_detectors([-FORCE * strength * value for value in excess])
 
 
+@contextmanager
+def matching(rnn: Recurrent, rates: Sequence[float]) -> Iterator[None]:
+    """Moves the biases of the detectors, with each call in the meantime, to those with which they fire at these rates.
+
+    Each call tells what the biases should have been for it. After n calls they are about the mean of what they told.
+    """
+    calls = 0
+
+    def look(rnn: nn.Module, inputs: tuple[Any, ...], outputs: tuple[HMLSTMOutput, HMLSTMState]) -> None:
+        nonlocal calls
+        calls += 1
+        assert isinstance(rnn, HMLSTM)
+        x, before = (*inputs, None)[:2]
+        excess = excesses(rnn, Seen(outputs[0], rnn.detector_sums(x, before, outputs[0])), rates)
+        rnn.shift_detectors([-value / calls for value in excess])
+
+    handle = rnn.register_forward_hook(look)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def decides(rnn: Recurrent) -> bool:
     """Whether it has detectors that learn, and fire where s_z > 0. One that samples does so elsewhere, too."""
     learns = isinstance(rnn, HMLSTM) and all(w.b_z is None or w.b_z.requires_grad for w in rnn.weights())

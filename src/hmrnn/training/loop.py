@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import signal
 import sys
@@ -23,13 +24,14 @@ from hmrnn.sequence import HMLSTMState
 from hmrnn.training.averaging import WeightAverage
 from hmrnn.training.checkpoint import SavedRun, check_alike, save_model, save_run
 from hmrnn.training.distributed import Processes
-from hmrnn.training.guidance import Guidance
+from hmrnn.training.guidance import Guidance, decides, matching
 from hmrnn.training.metrics import CollapseWatch, Reporter
 from hmrnn.training.schedules import LearningRate
 from hmrnn.training.task import Task, Validation
 
 STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}  # why a run ended that was told to
 GIVE_UP = 20  # updates in a row that gave no finite loss and gradient
+MATCHED = 16  # windows that the detectors of an average are set by
 
 
 class Diverged(ValueError):
@@ -75,6 +77,7 @@ class Training:
         self.skipped_in_a_row = 0
         self.minutes = 0.0
         self.best = math.inf  # of all validations, in the task's measure
+        self.judged: Pretrained = task.model  # what the latest validation looked at, and what best/ holds
 
     @property
     def epoch(self) -> float:
@@ -150,13 +153,19 @@ class Training:
         if self.config.detector_radius != 0:
             self.task.model.rnn.constrain_detectors(self.config.detector_radius)
 
-    @property
-    def judged(self) -> Pretrained:
-        """The model that validation looks at, and that best/ holds."""
-        if self.average is None:
-            return self.task.model
-        model = self.average.model
-        model.rnn.slope = self.task.model.rnn.slope
+    def averaged_model(self) -> Pretrained:
+        """A model with the average of the weights, whose detectors fire as often as the model's own.
+
+        Biases move while detectors are guided. Their averages lag behind, and threshold what they were not made for.
+        """
+        assert self.average is not None
+        model, task = copy.deepcopy(self.average.model), self.task
+        model.rnn.slope = task.model.rnn.slope
+        if decides(model.rnn):
+            state: HMLSTMState | None = None
+            with matching(model.rnn, self.watch.rates):
+                for window in range(MATCHED):
+                    state = task.read(model, window, state)
         return model
 
     def set_slope(self, update: int) -> None:
@@ -165,7 +174,10 @@ class Training:
 
     def validate(self) -> tuple[Validation, bool]:
         """How the model does, and whether that is the best so far."""
-        own = self.task.validate(self.judged, show=True) if self.processes.first else Validation(0.0, ())
+        own = Validation(0.0, ())
+        if self.processes.first:
+            self.judged = self.task.model if self.average is None else self.averaged_model()
+            own = self.task.validate(self.judged, show=True)
         loss = self.processes.of_first(own.loss)
         improved = loss < self.best
         self.best = min(loss, self.best) if math.isfinite(loss) else self.best

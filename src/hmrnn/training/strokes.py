@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hmrnn.config import StrokeRunConfig
 from hmrnn.data.batches import NO_LINE, LineBatches, Window, cut
 from hmrnn.data.handwriting import StrokeData
+from hmrnn.data.strokes import Points
 from hmrnn.evaluation import score_lines
 from hmrnn.models import StrokeModel
 from hmrnn.pretrained import Pretrained
@@ -62,8 +63,7 @@ class StrokeTask:
 
     def loss(self, update: int, generator: torch.Generator) -> Loss:
         rows, start, end = self.batches.at(update)
-        nothing = self.train[0][:0]
-        lines = [nothing if row == NO_LINE else self.train[row] for row in rows]
+        lines = self.lines(rows)
         count = sum(min(max(0, len(line) - 1 - start), end - start) for line in lines)
         mine = slice(self.processes.rank * self.rows, (self.processes.rank + 1) * self.rows)
         window = cut(lines[mine], start, end)
@@ -74,6 +74,18 @@ class StrokeTask:
         # Gradients are averaged over the processes, which may have unequal numbers of points.
         share = self.processes.world / count
         return Loss(nats * share, fired * share, partial(each.unsqueeze, -1), count)
+
+    def lines(self, rows: npt.NDArray[np.int64]) -> list[Points]:
+        nothing = self.train[0][:0]
+        return [nothing if row == NO_LINE else self.train[row] for row in rows]
+
+    @torch.no_grad()
+    def read(self, model: Pretrained, window: int, state: HMLSTMState | None) -> HMLSTMState:
+        assert isinstance(model, StrokeModel)
+        rows, start, end = self.batches.at(window % self.epochs.first)
+        lines = cut(self.lines(rows), start, end)
+        _, state = model(lines.points[:-1], None if start == 0 else state, lines.lengths)
+        return state
 
     def scales(self, update: int, rows: npt.NDArray[np.int64]) -> Tensor:
         """(B, 1): by how much each line is made larger in this update's epoch."""

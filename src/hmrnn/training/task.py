@@ -61,6 +61,9 @@ class Task(Protocol):
     def loss(self, update: int, generator: torch.Generator) -> Loss:
         """The loss of an update's window."""
 
+    def read(self, model: Pretrained, window: int, state: HMLSTMState | None) -> HMLSTMState:
+        """Has a model of this kind read one of the first windows of training, without a gradient."""
+
     def validate(self, model: Pretrained, show: bool) -> Validation:
         """How well a model of this kind predicts the validation part."""
 

@@ -108,6 +108,15 @@ class TextTask:
         local = self.branching.entropy(streams.read(start - ORDER + 1, end)).to(entropy)
         return torch.stack([local + TIE * entropy, entropy], dim=-1)
 
+    @torch.no_grad()
+    def read(self, model: Pretrained, window: int, state: HMLSTMState | None) -> HMLSTMState:
+        assert isinstance(model, TextModel)
+        start = window % self.epochs.first * self.window
+        streams, end = self.streams(0), start + self.window
+        given = model.boundaries_of(streams, start, end)
+        _, state = model(streams.read(start, end), None if start == 0 else state, boundaries=given)
+        return state
+
     def validate(self, model: Pretrained, show: bool) -> Validation:
         """Read as many streams."""
         assert isinstance(model, TextModel)
