@@ -52,7 +52,8 @@ def test_every_public_name_is_there():
 
 
 @pytest.mark.parametrize(
-    "command", ["train text", "train", "eval", "generate", "segment", "score", "figure", "demo", "bench", "build"]
+    "command",
+    ["train text", "train", "eval", "generate", "segment", "score", "figure", "plot", "demo", "bench", "build"],
 )
 def test_help_of_every_command_needs_no_torch(command):
     done = run_process(*command.split(), "--help", env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"})

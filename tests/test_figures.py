@@ -13,6 +13,7 @@ from matplotlib.image import AxesImage
 from hmrnn import Symbols, TextModel, TextModelConfig
 from hmrnn.show import figures
 from hmrnn.structure.classes import CLASSES, rates_by_class, symbol_classes
+from hmrnn.training.history import read_metrics
 
 TEXT = ("the cat sat on 2 mats. the dog, too.\n" * 6)[:200]
 
@@ -86,7 +87,7 @@ def test_training_curves(tmp_path):
     ]
     records.insert(20, {"update": 20, "epoch": 2.0, "valid_bits": 4.2, "best_bits": 4.2})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    read = figures.read_metrics(tmp_path)
+    read = read_metrics(tmp_path)
     one = figures.training_figure({"one": read})
     bits, rates, slope = one.axes
     assert bits.lines[0].get_xdata().tolist() == [u / 10 for u in range(1, 41)]
@@ -99,9 +100,9 @@ def test_training_curves(tmp_path):
     assert len(both.axes[1].lines) == 2
     (tmp_path / "metrics.jsonl").write_text("{\n")
     with pytest.raises(ValueError, match="line 1 is not a record"):
-        figures.read_metrics(tmp_path)
+        read_metrics(tmp_path)
     with pytest.raises(ValueError, match="not a training run"):
-        figures.read_metrics(tmp_path / "nothing")
+        read_metrics(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("ending", ["pdf", "svg", "png"])

@@ -99,6 +99,7 @@ def test_the_sources_of_the_engine_and_the_page_are_there(installed):
     [
         (["explore", "builtin", "--no-browser"], "explore"),
         (["figure", "builtin", "--kind", "boundaries", "--out", "figure.png"], "show"),
+        (["plot", "builtin"], "show"),
         (["train", "strokes", "--data", "builtin", "--out", "run"], "strokes"),
     ],
 )

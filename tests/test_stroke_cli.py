@@ -205,7 +205,8 @@ def test_segment_of_nothing(trained, tmp_path):
 
 def curves(directory: Path) -> list[int]:
     """How many points each curve of the loss has."""
-    from hmrnn.show.figures import read_metrics, training_figure
+    from hmrnn.show.figures import training_figure
+    from hmrnn.training.history import read_metrics
 
     loss = training_figure({"run": read_metrics(directory)}).axes[0]
     assert loss.get_title().startswith("nats a point")

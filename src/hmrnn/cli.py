@@ -51,6 +51,7 @@ app.command(name="generate")(cli_read.generate)
 app.command(name="segment")(cli_read.segment)
 app.command(name="score")(cli_read.score)
 app.command(name="figure")(cli_read.figure)
+app.command(name="plot")(cli_read.plot)
 
 
 @app.command(name="explore")

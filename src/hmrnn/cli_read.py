@@ -1,4 +1,4 @@
-"""The flags of the commands that use a run: eval, generate, segment, score, figure."""
+"""The flags of the commands that use a run: eval, generate, segment, score, figure, plot."""
 
 from __future__ import annotations
 
@@ -306,3 +306,22 @@ def figure(
         data_dir=data_dir,
         reading=reading,
     )
+
+
+def plot(runs: Positional[tuple[Run, ...]], out: Path = Path("curves.png"), json: bool = False) -> None:
+    """Draw the learning curves of several runs in one picture: against what was read, and against minutes.
+
+    Runs are on text or on strokes, not both. Of each, config.json and metrics.jsonl are enough; it may still be going
+    on.
+
+    Args:
+        runs: Directories of runs.
+        out: The picture: png, svg or pdf, as its ending says.
+        json: Print what was drawn as one line of JSON: for each run its last update, epoch and minutes, and its last
+            and best validation.
+    """
+    if not runs:
+        raise UsageError("say which runs to draw")
+    from hmrnn.commands.plotting import plot_runs
+
+    plot_runs(runs, out, as_json=json)

@@ -136,8 +136,8 @@ def checksum_of(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def read_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    """The model's config, and the notes beside it."""
+def read_config(directory: Path, *, files: bool = True) -> tuple[ModelConfig, dict[str, Any]]:
+    """The model's config, and the notes beside it. Without `files`, those that belong to it need not be there."""
     path = directory / "config.json"
     if not path.is_file():
         raise ValueError(f"{directory}: there is no config.json here: this is not a run")
@@ -152,14 +152,14 @@ def read_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
         )
     check_seal(content, path)
     del content["format_version"]
-    kind, files = content.pop("kind", None), content.pop("files", None)
+    kind, known = content.pop("kind", None), content.pop("files", None)
     if not isinstance(kind, str) or kind not in CONFIGS:
         raise ValueError(f"{path}: this is a model of kind {kind!r}; known are {', '.join(CONFIGS)}")
-    for name in files if isinstance(files, dict) else ():
+    for name in known if files and isinstance(known, dict) else ():
         if name not in FILES:
             raise ValueError(f"{path}: {name!r} is no file of a model; known are {', '.join(FILES)}")
         check_regular(directory / name)
-        if sha256((directory / name).read_bytes()).hexdigest() != files[name]:
+        if sha256((directory / name).read_bytes()).hexdigest() != known[name]:
             raise ValueError(f"{directory / name}: damaged: its checksum does not fit that of {path}")
     notes = {name: content.pop(name) for name in NOTES if name in content}
     return from_json(CONFIGS[kind], content, str(path)), notes

@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hmrnn.config import ReadingConfig, UsageError
-from hmrnn.files import finite
+from hmrnn.files import finite, write_atomically
 from hmrnn.structure.scores import Scores, score_table
 
 if TYPE_CHECKING:
@@ -55,8 +56,15 @@ def save_figures(figures: Mapping[str, Figure], out: Path, as_file: bool) -> Non
     (out.parent if as_file else out).mkdir(parents=True, exist_ok=True)
     for name, drawn in figures.items():
         for path in [out] if as_file else [out / f"{name}{ending}" for ending in FIGURE_ENDINGS]:
-            drawn.savefig(path, dpi=200)
+            write_figure(drawn, path)
             print(path)
+
+
+def write_figure(drawn: Figure, path: Path) -> None:
+    """In the format that its ending names."""
+    content = BytesIO()
+    drawn.savefig(content, format=path.suffix[1:].lower(), dpi=200)
+    write_atomically(path, content.getvalue())
 
 
 def tell_scores(

@@ -42,6 +42,7 @@ from hmrnn.structure.scores import from_lines, scores_of
 from hmrnn.structure.segments import StrokeSegmentation
 from hmrnn.structure.written import line_as_json
 from hmrnn.training.checkpoint import load_run
+from hmrnn.training.history import read_metrics
 
 FORMAT_VERSION = 1
 MOST = 100_000  # points on a page
@@ -302,7 +303,7 @@ def figure(
     made = {}
     if "training" in kinds:
         figures = matplotlib_figures("figures")
-        made["training"] = figures.training_figure({str(d): figures.read_metrics(d) for d in directories})
+        made["training"] = figures.training_figure({str(d): read_metrics(d) for d in directories})
     if "segments" in kinds or "density" in kinds:
         model = load_model(directories[0], reading)
         lines = lines_to_evaluate(directories[0], None, "valid", data_dir).lines

@@ -43,6 +43,7 @@ from hmrnn.structure.scores import at_separators, from_planted, from_words, scor
 from hmrnn.structure.segments import segment_numbers
 from hmrnn.structure.written import Counted, write_json, write_marked
 from hmrnn.training.checkpoint import load_run
+from hmrnn.training.history import read_metrics
 
 READ_AT_ONCE = 1 << 16  # bytes
 CLASSIFIED = 50_000  # symbols of a text that are enough to tell how often a detector fires on a kind of them
@@ -242,7 +243,7 @@ def figure(
     as_file = one_file(out, kinds)
     made = {}
     if "training" in kinds:
-        runs = {str(directory): figures.read_metrics(directory) for directory in directories}
+        runs = {str(directory): read_metrics(directory) for directory in directories}
         made["training"] = figures.training_figure(runs)
     if set(kinds) != {"training"}:
         model = load_model(directories[0], reading)

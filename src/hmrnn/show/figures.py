@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -169,17 +167,3 @@ def classes_figure(found: Segmentation) -> Figure:
     if layers:
         axes.legend(fontsize=8)
     return figure
-
-
-def read_metrics(directory: Path) -> list[dict[str, Any]]:
-    """The records of a run."""
-    path = directory / "metrics.jsonl"
-    if not path.is_file():
-        raise ValueError(f"{directory}: there is no metrics.jsonl here: this is not a training run")
-    records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            records.append(dict(json.loads(line)))
-        except (ValueError, TypeError):
-            raise ValueError(f"{path}: line {number} is not a record") from None
-    return records

@@ -93,9 +93,9 @@ def save_model(directory: Path, model: Pretrained, run: SavedRun) -> None:
     )
 
 
-def load_run(directory: Path) -> SavedRun:
-    """The settings of a run."""
-    model, notes = read_config(directory)
+def load_run(directory: Path, *, files: bool = True) -> SavedRun:
+    """The settings of a run. Without `files`, those of its model need not be there."""
+    model, notes = read_config(directory, files=files)
     where = directory / "config.json"
     if not {"data", "training", "fingerprint"} <= set(notes):
         raise ValueError(f"{where}: this is a model, not a training run: it does not say how it was trained")

@@ -1,0 +1,137 @@
+"""What metrics.jsonl tells of a run: its losses, update by update, and its validations."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hmrnn.config import RunConfig
+from hmrnn.training.checkpoint import load_run
+from hmrnn.training.strokes import StrokeTask
+from hmrnn.training.task import Measure
+from hmrnn.training.text import TextTask
+
+MEASURES: Mapping[str, Measure] = {"text": TextTask.measure, "strokes": StrokeTask.measure}
+LARGEST = 1e15  # number that is drawn
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Losses in the order in which they were measured. One that was not finite is NaN."""
+
+    update: Numbers
+    epoch: Numbers
+    minutes: Numbers
+    loss: Numbers
+
+    @property
+    def finite(self) -> Losses:
+        """Those that are."""
+        kept = np.isfinite(self.loss)
+        return Losses(self.update[kept], self.epoch[kept], self.minutes[kept], self.loss[kept])
+
+
+@dataclass(frozen=True)
+class History:
+    """How a run went."""
+
+    directory: Path
+    config: RunConfig
+    processes: int  # that trained together
+    training: Losses  # of each update
+    validation: Losses
+
+    @property
+    def measure(self) -> Measure:
+        return MEASURES[self.config.kind]
+
+    @property
+    def symbols_per_update(self) -> int:
+        """Of a text. An update of strokes reads as many points as its lines have."""
+        return self.config.training.batch_size * self.config.training.window * self.processes
+
+    def summary(self) -> dict[str, Any]:
+        """How far it is, and its last and best validation: null if there is none, or if it was not finite."""
+        ends = [own for own in (self.training, self.validation) if len(own.loss)]
+        last = max(ends, key=lambda own: float(own.update[-1]))
+        validations, finite = self.validation.loss, self.validation.finite.loss
+        return {
+            "run": str(self.directory),
+            "update": int(last.update[-1]),
+            "epoch": float(last.epoch[-1]),
+            "minutes": float(last.minutes[-1]),
+            f"valid_{self.measure.name}": float(validations[-1]) if len(validations) else None,
+            f"best_{self.measure.name}": float(finite.min()) if len(finite) else None,
+        }
+
+
+def read_history(directory: Path) -> History:
+    """From config.json and metrics.jsonl alone: the weights need not be there."""
+    config = load_run(directory, files=False).config
+    records, path = read_metrics(directory), directory / "metrics.jsonl"
+    name = MEASURES[config.kind].name
+    training, validation = losses(records, name, path), losses(records, f"valid_{name}", path)
+    if not len(training.finite.loss) and not len(validation.finite.loss):
+        raise ValueError(f"{path}: there is no loss in {name} in it yet that could be drawn")
+    return History(directory, config, processes(config, records), training, validation)
+
+
+def read_metrics(directory: Path) -> list[dict[str, Any]]:
+    """The records of a run."""
+    path = directory / "metrics.jsonl"
+    if not path.is_file():
+        raise ValueError(f"{directory}: there is no metrics.jsonl here: this is not a training run")
+    lines = path.read_bytes().splitlines(keepends=True)
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line.decode())
+            records.append({**record})
+        except (ValueError, TypeError, RecursionError):
+            if number == len(lines) and not line.endswith(b"\n"):
+                break  # one that a process is just writing, or was when it was killed
+            raise ValueError(f"{path}: line {number} is not a record") from None
+    return records
+
+
+def losses(records: Sequence[Mapping[str, Any]], name: str, path: Path) -> Losses:
+    """Those of this name."""
+    rows = []
+    for line, record in enumerate(records, 1):
+        if name not in record:
+            continue
+        row = {key: number(record.get(key)) for key in ("update", "epoch", "minutes", name)}
+        for key, value in row.items():
+            if value is None or (key != name and not value >= 0):
+                raise ValueError(f"{path}: line {line}: {key} can't be {str(record.get(key))[:80]!r}")
+        rows.append(list(row.values()))
+    return Losses(*np.array(rows, dtype=np.float64).reshape(-1, 4).T)
+
+
+def number(value: Any) -> float | None:
+    """None for what is no number. NaN, what is as good as infinite, and null, which stands for both, are NaN."""
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) <= LARGEST else math.nan
+
+
+def processes(config: RunConfig, records: Sequence[Mapping[str, Any]]) -> int:
+    """How many trained together, which config.json does not say. At the first update the speed is not yet a mean, so
+    that the symbols that all of them read are speed times time; a process reads batch_size times window of them."""
+    first = records[0] if records else {}
+    if config.kind != "text" or first.get("update") != 1:
+        return 1
+    speed, minutes = number(first.get("symbols_per_second")), number(first.get("minutes"))
+    read = (speed or 0.0) * (minutes or 0.0) * 60
+    share = read / (config.training.batch_size * config.training.window)
+    return max(1, round(share)) if math.isfinite(share) else 1
