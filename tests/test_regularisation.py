@@ -71,7 +71,7 @@ def test_detectors_of_the_average_fire_as_often_as_the_models_own(text_file):
         training.make_update(stop=None, checkpoint=False)
     with torch.no_grad():
         for layer in training.average.model.rnn.weights()[:-1]:
-            layer.b_z += 3.0  # as an average that lags far behind: it fires at every step
+            layer.b_z.add_(3.0)  # as an average that lags far behind: it fires at every step
     task = training.task
 
     def rates(model):

@@ -57,7 +57,7 @@ def test_the_preset_follows_the_data():
     def shown(*flags: str) -> str:
         return " ".join(run("train", "strokes", *flags, "--help").stdout.replace("│", " ").split())
 
-    paper = shown("--data", "iam-ondb")
+    ours = shown("--data", "iam-ondb")
     for setting in (
         "(default: 400 400 400)",
         "(default: 0.0003)",
@@ -65,8 +65,9 @@ def test_the_preset_follows_the_data():
         "(default: 0.004)",
         "(default: 20)",
     ):
-        assert setting in paper
-    assert paper == shown("--preset", "iam-ondb")
+        assert setting in shown("--preset", "paper-iam-ondb")
+    assert "(default: 0.0003)" not in ours
+    assert ours == shown("--preset", "iam-ondb")
     assert "(default: 128 128 128)" in shown("--data", "iam-ondb", "--preset", "small")
     assert "(default: 128 128 128)" in shown()
 

@@ -19,7 +19,7 @@ NEVER = 10**6  # validations, epochs
 
 
 def _ptb() -> TextRunConfig:
-    model = TextModelConfig(weight_drop=0.4, embedding_dropout=0.1, dropout=0.2, output_dropout=0.2)
+    model = TextModelConfig(weight_drop=0.2, embedding_dropout=0.05, dropout=0.1, output_dropout=0.1)
     training = TrainingConfig(
         batch_size=32, warmup=500, weight_decay=0.01, average=0.999, epochs=30, patience=NEVER, cooldown=0.5
     )
