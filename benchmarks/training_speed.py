@@ -30,9 +30,9 @@ def main() -> None:
     updates, alone = [], []
     for round_ in range(ROUNDS + 3):
         start = time.perf_counter()
-        training.make_update(stop=False, checkpoint=False)
+        training.make_update(stop=None, checkpoint=False)
         middle = time.perf_counter()
-        state, symbols = task.state, task.streams.read(0, task.window + 1)
+        state, symbols = task.state, task.streams(0).read(0, task.window + 1)
         clock = time.perf_counter()
         task.objective.zero_grad()
         task.objective(symbols, state, None, generator)[0].backward()

@@ -197,3 +197,33 @@ def test_a_tensor_without_memory_is_refused():
     rnn = network()
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, pytest.raises((TypeError, RuntimeError)):
         rnn(mode.from_tensor(X))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_steps_notice_what_a_fused_optimizer_wrote(precision):
+    """It leaves the version of a weight as it was."""
+    torch.manual_seed(0)
+    model = TextModel(Symbols(tuple("abcd")), TextModelConfig(hidden_sizes=(32, 32), output_size=8, precision=precision))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
+    symbol, symbols = torch.zeros(1, 1, dtype=torch.int64), torch.randint(4, (5, 2))
+    for _ in range(2):
+        with torch.no_grad():
+            found = model(symbol)[0].logits
+            expected = model(symbol.repeat(2, 1))[0].logits[:1]  # more than a step: not prepared
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-3 if precision == "bfloat16" else 1e-6)
+        optimizer.zero_grad()
+        model(symbols)[0].logits.square().sum().backward()
+        optimizer.step()
+
+
+def test_steps_notice_another_parameter_in_the_same_memory():
+    rnn = HMLSTM(4, [16, 16], precision="bfloat16")
+    x = torch.randn(1, 4)
+    with torch.no_grad():
+        rnn.step(x)
+        rnn.layers[0].W = torch.nn.Parameter(rnn.layers[0].W.data)
+        rnn.step(x)
+        rnn.layers[0].W.mul_(2)
+        found = rnn.step(x)[1].h[0]
+        expected = rnn(x.expand(2, 1, 4))[0].h[0][0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)

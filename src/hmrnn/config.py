@@ -151,8 +151,8 @@ class StrokeModelConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_size("components", self.components, MOST_UNITS)
-        if not 1e-6 <= self.smallest_sigma < 1:
-            raise ValueError(f"smallest_sigma must be at least 1e-6, and less than 1; got {self.smallest_sigma}")
+        if not 1e-5 <= self.smallest_sigma < 1:
+            raise ValueError(f"smallest_sigma must be at least 1e-5, and less than 1; got {self.smallest_sigma}")
         if self.model == "hrnn" and len(self.hidden_sizes) != 2:
             raise ValueError(
                 "pen strokes give an hrnn boundaries for 2 layers: hidden_sizes must be two numbers; "
@@ -223,7 +223,7 @@ class TextDataConfig(DataConfig):
     """ptb, text8, enwik8, builtin (no download), planted (made), or a file or a folder of files."""
     bytes: bool = False
     """Take a file's bytes as its symbols, not its UTF-8 characters. enwik8 always is."""
-    random_start: bool = True
+    random_start: bool = False
     """Start every epoch but the first at a random place of the training text and go round. Then the text is cut into
     sequences and windows elsewhere each time."""
     planted: PlantedConfig = field(default_factory=PlantedConfig)
@@ -316,7 +316,7 @@ class TrainingConfig:
     warmup: int = 0
     """Updates at the start in which the learning rate rises linearly."""
     weight_decay: float = 0.0
-    """Decoupled weight decay: after each update matrices shrink by this share, times the learning rate."""
+    """Decoupled weight decay: in each update matrices shrink by this share, times the learning rate."""
     average: float = 0.0
     """Decay of the exponential moving average of the weights, for instance 0.999. Validation and best/ use the average.
     0: none."""
@@ -367,9 +367,12 @@ class TrainingConfig:
                 raise ValueError(f"{name} must be at least 1, and finite; got {getattr(self, name)}")
         if self.warmup < 0:
             raise ValueError(f"warmup must not be negative; got {self.warmup}")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise ValueError(f"weight_decay must not be negative, and finite; got {self.weight_decay}")
-        check_share("average", self.average)
+        if not 0 <= self.weight_decay * self.learning_rate < 1:
+            raise ValueError(
+                f"weight_decay must not be negative, and less than 1 / learning_rate; got {self.weight_decay}"
+            )
+        if not 0 <= self.average < 1:
+            raise ValueError(f"average must be at least 0, and less than 1; got {self.average}")
         if not 0 <= self.cooldown <= 1:
             raise ValueError(f"cooldown is a share, from 0 to 1; got {self.cooldown}")
         if not 0 < self.target_rate < 1:

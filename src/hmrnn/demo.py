@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hmrnn.baselines.ngram import NGram
 from hmrnn.commands.text import load_model
-from hmrnn.config import ReadingConfig, Stopped
+from hmrnn.config import ReadingConfig, Stopped, TextRunConfig, UsageError
 from hmrnn.data.corpora import load_text
 from hmrnn.evaluation import bits_per_character
 from hmrnn.models import TextModel
@@ -26,9 +26,13 @@ SHOWN, PAGE = 400, 5000  # symbols in the terminal, and on the page
 def demo(out: Path, epochs: float, seed: int) -> None:
     """Trains, scores the test part against a 5-gram model, and prints segments. If it was run before, goes on there."""
     begun = (out / RESUMABLE).exists()
-    small = TEXT_PRESETS["small"]
-    training = load_run(out).config.training if begun else small.training  # as it was begun, by this version or another
-    run = replace(small, training=replace(training, epochs=epochs, seed=seed))
+    run = TEXT_PRESETS["small"]
+    if begun:  # goes on as it was begun, by this version or another
+        before = load_run(out).config
+        if not isinstance(before, TextRunConfig):
+            raise UsageError(f"{out} is a run on {before.kind}: choose another --out")
+        run = replace(run, data=replace(run.data, random_start=before.data.random_start), training=before.training)
+    run = replace(run, training=replace(run.training, epochs=epochs, seed=seed))
     outcome = train_run(run, out, resume=begun)
     if outcome.stopped_by:
         raise Stopped(outcome.stopped_by)

@@ -43,11 +43,11 @@ def drop_weights(layer: LayerWeights, share: float, generator: torch.Generator |
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """In evaluation mode meanwhile: without dropout."""
-    was_training = model.training
-    if was_training:
-        model.eval()
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
     try:
         yield
     finally:
-        if was_training:
-            model.train()
+        for module in training:
+            module.training = True

@@ -94,6 +94,7 @@ class HMLSTM(Recurrent):
     """
 
     needs_boundaries = False  # whether a call must give them
+    dropout = weight_drop = 0.0  # of networks that were pickled before there was any
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class HMLSTM(Recurrent):
     @property
     def drops(self) -> bool:
         """Whether a call now would drop something."""
-        return self.training and (self.dropout > 0 or self.weight_drop > 0)
+        return self.training and (self.weight_drop > 0 or (self.dropout > 0 and self.num_layers > 1))
 
     @property
     def rounds_products(self) -> bool:
@@ -218,14 +219,14 @@ class HMLSTM(Recurrent):
 
     def _masks(self, B: int, generator: torch.Generator | None) -> tuple[Tensor, ...]:
         """Of dropout: for each layer but the last, if there is any."""
-        if not self.training or self.dropout == 0:
+        if not self.drops or self.dropout == 0:
             return ()
         like = next(self.parameters())
         return tuple(mask(like, (B, size), self.dropout, generator) for size in self.hidden_sizes[:-1])
 
     def _weights_of_call(self, generator: torch.Generator | None) -> list[LayerWeights]:
         weights = self.weights()
-        if not self.training or self.weight_drop == 0:
+        if not self.drops or self.weight_drop == 0:
             return weights
         return [drop_weights(layer, self.weight_drop, generator) for layer in weights]
 

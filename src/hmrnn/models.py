@@ -91,9 +91,9 @@ class TextModel(Pretrained):
         generator: torch.Generator | None = None,
     ) -> tuple[TextModelOutput, HMLSTMState]:
         """symbols: (T, B) int64. The rest as in `HMLSTM`."""
-        x, bfloat16 = self.embed(symbols), self.rnn.rounds_products
-        if self.training and self.config.embedding_dropout > 0:
-            x = Piecewise.from_dense(drop(x.dense(), self.config.embedding_dropout, generator))
+        embedded, bfloat16 = self.embed(symbols), self.rnn.rounds_products
+        dropped = self.config.embedding_dropout if self.training else 0.0
+        x = drop(embedded.dense(), dropped, generator) if dropped else embedded
         out, state = self.rnn(x, state, lengths, boundaries, slope, generator)
         h_e = self.output(out.steps, bfloat16=bfloat16)
         if self.training:

@@ -1,5 +1,5 @@
-"""Settings by name: the best that we know for the paper's sets, the paper's own to the letter, and small ones for a
-laptop. docs/results.md compares the first two."""
+"""Settings by name: the best that we know for the paper's sets, what the paper says, and small ones for a laptop.
+docs/training.md compares the first two."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _ptb() -> TextRunConfig:
     training = TrainingConfig(
         batch_size=32, warmup=500, weight_decay=0.01, average=0.999, epochs=30, patience=NEVER, cooldown=0.5
     )
-    return TextRunConfig(model=model, training=training)
+    return TextRunConfig(TextDataConfig(random_start=True), model, training)
 
 
 def _wikipedia() -> TextRunConfig:
@@ -39,11 +39,7 @@ def _wikipedia() -> TextRunConfig:
         patience=NEVER,
         cooldown=0.5,
     )
-    return TextRunConfig(model=model, training=training)
-
-
-def _paper(model: TextModelConfig, training: TrainingConfig) -> TextRunConfig:
-    return TextRunConfig(TextDataConfig(random_start=False), model, training)
+    return TextRunConfig(TextDataConfig(random_start=True), model, training)
 
 
 def _paper_training(
@@ -61,20 +57,21 @@ def _paper_training(
     )
 
 
-_PAPER_WIKIPEDIA = _paper(
-    TextModelConfig(hidden_sizes=(1024, 1024, 1024), output_size=2048),
-    _paper_training(batch_size=128, learning_rate=0.001, slope_per_epoch=0.0, slope_limit=1.0),
+_PAPER_WIKIPEDIA = TextRunConfig(
+    model=TextModelConfig(hidden_sizes=(1024, 1024, 1024), output_size=2048),
+    training=_paper_training(batch_size=128, learning_rate=0.001, slope_per_epoch=0.0, slope_limit=1.0),
 )
 
 TEXT_PRESETS: Mapping[str, TextRunConfig] = {
     "small": TextRunConfig(
+        data=TextDataConfig(random_start=True),
         model=TextModelConfig(hidden_sizes=(128, 128, 128), output_size=128),
         training=TrainingConfig(batch_size=32, learning_rate=0.004, epochs=10, patience=4, cooldown=0.5),
     ),
     "ptb": _ptb(),
     "text8": _wikipedia(),
     "enwik8": _wikipedia(),
-    "paper-ptb": _paper(TextModelConfig(), _paper_training(64, 0.002, slope_per_epoch=0.04, slope_limit=5.0)),
+    "paper-ptb": TextRunConfig(training=_paper_training(64, 0.002, slope_per_epoch=0.04, slope_limit=5.0)),
     "paper-text8": _PAPER_WIKIPEDIA,
     "paper-enwik8": _PAPER_WIKIPEDIA,
 }

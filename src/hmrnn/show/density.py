@@ -7,6 +7,7 @@ import numpy.typing as npt
 import torch
 
 from hmrnn.data.strokes import Points
+from hmrnn.dropout import evaluating
 from hmrnn.mixture import gaussian_log_prob
 from hmrnn.models import StrokeModel
 
@@ -21,7 +22,8 @@ def predicted_density(model: StrokeModel, points: Points) -> tuple[Floats, Float
     """x (columns,), y (rows,), the density (rows, columns) that was predicted for the next point, summed over all
     steps, per unit of area; and the weights (T, K) of the mixture."""
     read = torch.from_numpy(np.array(points, dtype=np.float32)).unsqueeze(1).to(model.mean.device)
-    out, _ = model(read, generator=torch.Generator(model.mean.device).manual_seed(0))
+    with evaluating(model):
+        out, _ = model(read, generator=torch.Generator(model.mean.device).manual_seed(0))
     density = out.density[:, 0].to(torch.float64).to("cpu")
     mean, deviation = (values[:2].double().cpu() for values in (model.mean, model.deviation))
     places = torch.from_numpy(np.cumsum(points[:, :2], axis=0, dtype=np.float64))

@@ -106,7 +106,7 @@ def load_run(directory: Path, *, files: bool = True) -> SavedRun:
         run = StrokeRunConfig(from_json(StrokeDataConfig, notes["data"], f"{where}: data"), model, training)
     else:
         assert isinstance(model, TextModelConfig)
-        run = TextRunConfig(from_json(TextDataConfig, before_offsets(notes["data"]), f"{where}: data"), model, training)
+        run = TextRunConfig(from_json(TextDataConfig, notes["data"], f"{where}: data"), model, training)
     data_dir = notes.get("data_dir")
     return SavedRun(run, str(notes["fingerprint"]), None if data_dir is None else Path(str(data_dir)))
 
@@ -117,11 +117,6 @@ def before_guidance(training: Any) -> Any:
         named = {name: value for name, value in training.items() if name != "target_rate"}
         return {"detector_radius": 1.94, **named, "guided_updates": 0}
     return training
-
-
-def before_offsets(data: Any) -> Any:
-    """Runs that were begun when every epoch started at the text's start go on so."""
-    return {"random_start": False, **data} if isinstance(data, dict) else data
 
 
 def load_progress(directory: Path) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class Training:
 
     def learning_rate(self) -> float:
         """Of the next update: all processes must ask for it, since their clocks differ and it must not."""
-        return self.rate.at(self.processes.of_first(self.share))
+        return self.rate.at(self.processes.of_first(self.share)) * self.rate.warmth(self.update)
 
     @property
     def over(self) -> bool:
@@ -109,10 +109,10 @@ class Training:
         """One step of truncated backpropagation and of Adam. `stop`, a signal, and `checkpoint` are this process's
         wishes."""
         self.set_slope(self.update)
-        learning_rate = self.learning_rate()
-        strength = self.guidance.strength(self.update, learning_rate)
+        learning_rate, warmth = self.learning_rate(), self.rate.warmth(self.update)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate * self.rate.warmth(self.update)
+            group["lr"] = learning_rate
+        strength = self.guidance.strength(self.update, learning_rate / warmth)  # guidance does not wait
         with self.guidance.watching(self.update, strength):
             loss = self.task.loss(self.update, self.generator)
         self.optimizer.zero_grad()
@@ -139,8 +139,7 @@ class Training:
         *stops, over, checkpoint = (value > 0 for value in sums[len(told) :])
         stopped = next((number for number, asked in zip(STOPPED, stops, strict=True) if asked), None)
         told_loss = self.task.measure.of(mean_loss)
-        used = self.optimizer.param_groups[0]["lr"]
-        return Update(told_loss, rates, loss.steps, norm, used, applied, stopped, over, checkpoint)
+        return Update(told_loss, rates, loss.steps, norm, learning_rate, applied, stopped, over, checkpoint)
 
     @torch.no_grad()
     def apply_gradient(self) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from operator import is_
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hmrnn.engines.event_driven import MOST_VECTORS
 from hmrnn.engines.native.library import (
@@ -33,6 +35,16 @@ if TYPE_CHECKING:
     from hmrnn.models import TextModel
 
 MOST_ROWS = 8  # with more, products of many rows at once are faster
+
+optimizer_steps = 0  # of all optimizers. Those that are fused write into weights whose `_version` stays what it was
+
+
+def _count(*_: Any) -> None:
+    global optimizer_steps
+    optimizer_steps += 1
+
+
+register_optimizer_step_post_hook(_count)
 
 
 class Handle:
@@ -161,11 +173,9 @@ class Prepared:
 
     def __init__(self, rnn: HMLSTM, rounds: bool, values: Tensor | None) -> None:
         self.rounds, self.values = rounds, values
-        tensors = self.tensors_of(rnn)
-        self.places = [t.data_ptr() for t in tensors]
-        self.counting = [t for t in tensors if not t.is_inference()]
-        self.versions = [t._version for t in self.counting]
-        self.rules = (rnn.boundary, rnn.copy_boundary, rnn._requested_engine)
+        self.tensors = self.tensors_of(rnn)
+        self.counting = [t for t in self.tensors if not t.is_inference()]
+        self.seen = self.look(rnn)
         weights = detached(rnn.weights())
         table = None if values is None else Table(values.detach(), weights[0])
         bfloat16 = rounds and weights[0].U.dtype == torch.float32
@@ -182,16 +192,20 @@ class Prepared:
         own: list[Tensor] = [p for layer in rnn.layers for p in layer._parameters.values() if p is not None]
         return own if self.values is None else [*own, self.values]
 
+    def look(self, rnn: HMLSTM) -> list[Any]:
+        """What a change to the tensors shows in. (What is written through `.data` does not show.)"""
+        seen: list[Any] = [t.data_ptr() for t in self.tensors]
+        seen += [t._version for t in self.counting]
+        seen += (optimizer_steps, rnn.boundary, rnn.copy_boundary, rnn._requested_engine)
+        return seen
+
     def fits(self, rnn: HMLSTM, rounds: bool, values: Tensor | None) -> bool:
-        """Whether nothing has changed. (What is written through `.data` does not show.)"""
-        return (
-            rounds == self.rounds
-            and values is self.values
-            # The handle keeps the tensors' memory: no other tensor can lie there.
-            and [t.data_ptr() for t in self.tensors_of(rnn)] == self.places
-            and [t._version for t in self.counting] == self.versions
-            and (rnn.boundary, rnn.copy_boundary, rnn._requested_engine) == self.rules
-        )
+        """Whether nothing has changed."""
+        if rounds != self.rounds or values is not self.values:
+            return False
+        tensors = self.tensors_of(rnn)
+        same = len(tensors) == len(self.tensors) and all(map(is_, tensors, self.tensors))
+        return same and self.look(rnn) == self.seen
 
 
 def detached(weights: Sequence[LayerWeights]) -> list[LayerWeights]:

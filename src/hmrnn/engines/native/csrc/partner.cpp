@@ -98,8 +98,8 @@ void Partner::run(std::shared_ptr<const Work> work, int parts, int64_t size, int
     }
   }
   // Once late is chance, on a machine that others share; late again and again, and it has no core.
-  patience_ = late ? std::min(2 * patience_, kLongRest) : std::max(patience_ / 2, kShortRest);
-  if (late) rest_ = patience_;
+  rest_length_ = late ? std::min(2 * rest_length_, kLongRest) : std::max(rest_length_ / 2, kShortRest);
+  if (late) rest_ = rest_length_;
 }
 
 void Partner::serve() {

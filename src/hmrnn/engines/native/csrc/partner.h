@@ -51,7 +51,7 @@ class Partner {
   std::atomic<bool> asleep_{false}, busy_{false};
   std::vector<float> room_;
   std::thread thread_;
-  int rest_ = 0, patience_ = kShortRest;
+  int rest_ = 0, rest_length_ = kShortRest;
 
   static constexpr int kShortRest = 2, kLongRest = 1 << 14;  // runs without a partner that came too late
 };
