@@ -137,7 +137,7 @@ def test_the_start_is_fixed_on_request_and_in_older_runs(text_file, tmp_path):
     assert np.array_equal(task.streams(5).starts, task.streams(0).starts)
     train_run(fixed, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    del config["data"]["random_start"], config["sha256"]
+    del config["data"]["random_start"], config["checksum"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert checkpoint.load_run(tmp_path).config == fixed
 

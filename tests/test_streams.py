@@ -203,7 +203,8 @@ def test_a_tensor_without_memory_is_refused():
 def test_steps_notice_what_a_fused_optimizer_wrote(precision):
     """It leaves the version of a weight as it was."""
     torch.manual_seed(0)
-    model = TextModel(Symbols(tuple("abcd")), TextModelConfig(hidden_sizes=(32, 32), output_size=8, precision=precision))
+    config = TextModelConfig(hidden_sizes=(32, 32), output_size=8, precision=precision)
+    model = TextModel(Symbols(tuple("abcd")), config)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
     symbol, symbols = torch.zeros(1, 1, dtype=torch.int64), torch.randint(4, (5, 2))
     for _ in range(2):
