@@ -19,6 +19,7 @@ from commands import run, run_process
 
 from hmrnn import TextModel
 from hmrnn.data.corpora import builtin_text
+from hmrnn.data.streams import Streams
 from hmrnn.demo import demo
 from hmrnn.presets import TEXT_PRESETS
 from hmrnn.training.checkpoint import load_run, save_model
@@ -118,6 +119,102 @@ def test_eval_knows_the_runs_own_text(trained, tmp_path):
     assert last["bits_per_character"] == pytest.approx(math.log2(len(model.symbols)))
     best = json.loads(run("eval", str(tmp_path / "copy"), "--json").stdout)
     assert best["bits_per_character"] == own["bits_per_character"]
+
+
+@pytest.fixture
+def parts_read(trained, monkeypatch) -> list[str]:
+    """Which parts of the run's text are read, in turn."""
+    text = (trained.parent / "text.txt").read_text()
+    starts = {"train": text[:100], "valid": text[27_000:27_100], "test": text[28_500:28_600]}
+    symbols, read, reading = TextModel.from_pretrained(trained).symbols, [], Streams.read
+
+    def watched(self, start, end):
+        begins = symbols.text(self.numbers[:100])
+        read.append(next((name for name, start in starts.items() if start == begins), "other"))
+        return reading(self, start, end)
+
+    monkeypatch.setattr(Streams, "read", watched)
+    return read
+
+
+def test_eval_beside_the_plain_figure(trained, parts_read):
+    plain = json.loads(run("eval", str(trained), "--json").stdout)
+    assert (plain["temperature"], plain["dynamic"]) == (None, None)
+    assert set(parts_read) == {"test"}
+    parts_read.clear()
+
+    done = run("eval", str(trained), "--dynamic", "auto", "--temperature", "auto", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["bits_per_character"] == plain["bits_per_character"], "the plain figure stays what it is"
+    temperature, dynamic = answer["temperature"], answer["dynamic"]
+    on = {"split": "valid", "first": 1500}
+    assert (temperature["chosen"], temperature["chosen_on"]) == (["temperature"], on)
+    assert (dynamic["chosen"], dynamic["chosen_on"], dynamic["window"]) == (["eta", "lambda"], on, 100)
+    assert dynamic["bits_per_character"] < plain["bits_per_character"]
+    assert dynamic["temperature"]["chosen_on"] == on
+    assert "choosing eta and lambda on the first 1,500 symbols of the validation part" in done.stderr
+    assert parts_read.index("test") > max(i for i, part in enumerate(parts_read) if part != "test"), "not to choose on"
+    assert set(parts_read) == {"train", "valid", "test"}
+    parts_read.clear()
+
+    # What was chosen, given by hand, comes to the same, and nothing is chosen.
+    given = ["--dynamic", str(dynamic["eta"]), "--decay", str(dynamic["lambda"])]
+    given += ["--temperature", str(temperature["temperature"])]
+    again = json.loads(run("eval", str(trained), *given, "--json").stdout)
+    assert set(parts_read) == {"train", "test"}
+    for name, figure in (("temperature", temperature), ("dynamic", dynamic)):
+        assert again[name]["bits_per_character"] == pytest.approx(figure["bits_per_character"], rel=1e-9)
+        assert (again[name]["chosen"], again[name]["chosen_on"]) == ([], None)
+
+    shown = run("eval", str(trained), *given).stdout.splitlines()
+    assert [line.split()[0] for line in shown] == [
+        f"{bits:.4f}"
+        for bits in (
+            again["bits_per_character"],
+            again["temperature"]["bits_per_character"],
+            again["dynamic"]["bits_per_character"],
+            again["dynamic"]["temperature"]["bits_per_character"],
+        )
+    ]
+    assert "with temperature" in shown[1]
+    assert "with dynamic evaluation: it goes on learning" in shown[2]
+    assert "with dynamic evaluation and temperature" in shown[3]
+
+
+def test_eval_chooses_what_is_not_given(trained, parts_read):
+    answer = json.loads(run("eval", str(trained), "--dynamic", "0.002", "--json").stdout)["dynamic"]
+    assert (answer["eta"], answer["chosen"]) == (0.002, ["lambda"])
+    answer = json.loads(run("eval", str(trained), "--dynamic", "auto", "--decay", "0", "--json").stdout)["dynamic"]
+    assert (answer["lambda"], answer["chosen"]) == (0, ["eta"])
+
+
+def test_eval_of_another_text_chooses_on_the_runs_own(trained, parts_read, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text("The value of it is none.\n" * 10)
+    flags = ["--data", str(other), "--dynamic", "auto", "--temperature", "auto", "--json"]
+    answer = json.loads(run("eval", str(trained), *flags).stdout)
+    assert (answer["data"], answer["split"], answer["dynamic"]["chosen_on"]["first"]) == (str(other), "all", 1500)
+    assert "test" not in parts_read
+    assert parts_read.index("other") > max(i for i, part in enumerate(parts_read) if part == "valid")
+
+
+def test_what_learns_needs_the_text_that_the_model_was_trained_on(trained, tmp_path):
+    """A model without a run, and a run whose text is gone: plain figures only, and one line that says why."""
+    other = tmp_path / "other.txt"
+    other.write_text("The value of it is none.\n" * 10)
+    model, saved = TextModel.from_pretrained(trained), load_run(trained)
+    model.save_pretrained(tmp_path / "model")
+    gone = replace(saved, config=replace(saved.config, data=replace(saved.config.data, data=str(tmp_path / "gone"))))
+    save_model(tmp_path / "run", model, gone)
+    for directory, why in (("model", "it does not say how it was trained"), ("run", "gone: there is no such file")):
+        arguments = ["eval", str(tmp_path / directory), "--data", str(other)]
+        for flags in (["--dynamic", "0.001", "--decay", "0"], ["--temperature", "auto"]):
+            done = run(*arguments, *flags)
+            assert done.returncode == 1
+            assert re.match(rf"hmrnn: --dynamic, and --temperature auto, need the text that .*{why}", done.stderr)
+            assert "Traceback" not in done.stderr
+        assert json.loads(run(*arguments, "--temperature", "1.5", "--json").stdout)["temperature"]["temperature"] == 1.5
 
 
 def test_eval_refuses_the_runs_own_text_once_it_has_changed(tmp_path):
@@ -246,7 +343,11 @@ def test_bad_usage_exits_with_2(trained):
         (["generate", str(trained), "--max-new", "-1"], "--max-new"),
         (["eval", str(trained), "--streams", "0"], "--streams"),
         (["eval", str(trained), "--dynamic", "0"], "--dynamic"),
+        (["eval", str(trained), "--dynamic", "much"], "much"),
         (["eval", str(trained), "--dynamic", "0.1", "--streams", "2"], "--dynamic"),
+        (["eval", str(trained), "--dynamic", "auto", "--decay", "2"], "--decay"),
+        (["eval", str(trained), "--decay", "0.1"], "--dynamic"),
+        (["eval", str(trained), "--temperature", "0"], "--temperature"),
     ]:
         done = run(*arguments)
         assert done.returncode == 2, arguments

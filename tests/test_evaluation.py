@@ -1,4 +1,4 @@
-"""Bits per character, and what counting alone reaches."""
+"""Bits per character: plain, at another temperature, as a model goes on learning; and what counting alone reaches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 
 from hmrnn import Symbols, TextModel, TextModelConfig
 from hmrnn.baselines.ngram import NGram
-from hmrnn.evaluation import bits_per_character, dynamic_bits_per_character
+from hmrnn.data.streams import Streams
+from hmrnn.dynamic import (
+    FURTHEST,
+    DynamicEvaluation,
+    DynamicScore,
+    Learner,
+    Rates,
+    Window,
+    learnable,
+    read_window,
+)
+from hmrnn.evaluation import TEMPERATURES, best_temperature, bits_at, bits_per_character
 
 TEXT = 'He said: "Go (now!)". She went.\nIt was late... and cold? Yes.\n' * 3
 KINDS = ["hm-lstm", "lstm", "clockwork", "hrnn"]
@@ -85,43 +96,194 @@ def test_bad_requests_are_named():
         bits_per_character(network, np.zeros(9, np.uint8), streams=0)
 
 
+# Temperature
+
+
+def test_bits_at_a_temperature_by_definition():
+    network = small("hm-lstm")
+    numbers = network.symbols.encode(TEXT)
+    out, _ = network(numbers[:-1].unsqueeze(1))
+    for temperature, found in zip((0.5, 1.0, 3.0), bits_at((0.5, 1.0, 3.0), network, numbers.numpy()), strict=True):
+        log_p = (out.logits[:, 0] / temperature).log_softmax(-1)
+        expected = -log_p[torch.arange(len(TEXT) - 1), numbers[1:]].mean().item() / math.log(2)
+        assert found == pytest.approx(expected, rel=1e-6)
+    assert bits_at((1.0,), network, numbers.numpy(), streams=5) == [bits_per_character(network, numbers.numpy(), 5)]
+
+
+def test_the_best_temperature_takes_back_what_was_done_to_the_logits():
+    network = small("lstm")
+    torch.nn.init.normal_(network.head.weight, std=0.01)
+    numbers = network.symbols.encode(TEXT * 3).numpy()
+    with torch.no_grad():  # frequencies, which are right as they are
+        counts = torch.bincount(torch.from_numpy(numbers), minlength=len(network.symbols)).double()
+        network.head.weight.zero_()
+        network.head.bias.copy_((counts / counts.sum()).log())
+    assert best_temperature(bits_at(TEMPERATURES, network, numbers)) == pytest.approx(1, abs=0.011)
+    with torch.no_grad():
+        network.head.bias *= 1.3
+    assert best_temperature(bits_at(TEMPERATURES, network, numbers)) == pytest.approx(1.3, abs=0.02)
+
+
 # Dynamic evaluation
 
 
 @pytest.mark.parametrize("model", KINDS)
 def test_dynamic_evaluation_predicts_first_and_learns_then(model):
-    network = small(model)
+    network = small(model).train()
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     numbers = network.symbols.encode(TEXT * 5).numpy()
-    first = numbers[:101]
-    plain = bits_per_character(network, first)
-    assert dynamic_bits_per_character(network, first, 0.5) == pytest.approx(plain, rel=1e-6), "nothing learnt yet"
-    still = bits_per_character(network, numbers)
-    assert dynamic_bits_per_character(network, numbers, 1e-12) == pytest.approx(still, rel=1e-6)
-    assert dynamic_bits_per_character(network, numbers, 0.5) < still - 0.05
+    dynamic = DynamicEvaluation(network, numbers, window=20)
+
+    def bits(numbers, eta, decay=0.0):
+        return dynamic.score(numbers, Rates(eta, decay)).bits[0]
+
+    first = numbers[:21]
+    assert bits(first, 0.003) == pytest.approx(bits_per_character(network, first), rel=1e-6), "nothing learnt yet"
+    plain = bits_per_character(network, numbers)
+    assert bits(numbers, 0.0) == pytest.approx(plain, rel=1e-6)
+    assert bits(numbers, 0.0, 0.5) == pytest.approx(plain, rel=1e-6)
+    assert bits(numbers, 0.003) < plain - 0.03
     assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
     assert all(p.grad is None for p in network.parameters())
+    assert network.training
+
+
+def gradients_by_hand(network, symbols, state):
+    """(N + 1, 1) symbols: loss, gradients by name, and the state after."""
+    out, state = network(symbols[:-1], state, slope=network.rnn.slope / 100)
+    loss = torch.nn.functional.cross_entropy(out.logits[:, 0], symbols[1:, 0])
+    network.zero_grad()
+    loss.backward()
+    return loss.item(), {name: p.grad.clone() for name, p in network.named_parameters()}, state.detach()
 
 
 def test_dynamic_evaluation_by_hand():
-    network = small("hm-lstm")
-    numbers = network.symbols.encode(TEXT)[:8]
-    learner, symbols = copy.deepcopy(network), numbers.unsqueeze(1)
-    total, state = 0.0, None
+    """The equations, from scratch: 2 windows of the training text, each after one that only gives a past."""
+    network, window, eta, decay, epsilon = small("hm-lstm"), 3, 0.002, 0.3, 2e-4
+    train, text = network.symbols.encode(TEXT[:41]), network.symbols.encode(TEXT[60:68])
+    squares = dict.fromkeys(dict(network.named_parameters()), 0.0)
+    for start in (0, 20):
+        past = train[start : start + window].unsqueeze(1)
+        _, state = network(past)
+        counted = train[start + window : start + 2 * window + 1].unsqueeze(1)
+        _, gradients, _ = gradients_by_hand(network, counted, state.detach())
+        squares = {name: squares[name] + gradients[name] ** 2 for name in gradients}
+    rms = {name: (square / 2).sqrt() for name, square in squares.items() if not name.endswith("_z")}
+    mean = torch.cat([r.flatten() for r in rms.values()]).mean()
+    norm = {name: (r / mean).clamp(max=1 / decay) for name, r in rms.items()}
+    assert any((n == 1 / decay).any() for n in norm.values()), "some weights are clipped"
+
+    learner, total, state = copy.deepcopy(network), 0.0, None
     for start, end in [(0, 3), (3, 6), (6, 7)]:
-        out, state = learner(symbols[start:end], state)
-        loss = torch.nn.functional.cross_entropy(out.logits[:, 0], symbols[start + 1 : end + 1, 0])
-        learner.zero_grad()
-        loss.backward()
-        norm = torch.stack([p.grad.norm() for p in learner.parameters()]).norm()
+        loss, gradients, state = gradients_by_hand(learner, text[start : end + 1].unsqueeze(1), state)
+        total += loss * (end - start)
         with torch.no_grad():
-            for p in learner.parameters():
-                p -= 0.3 * p.grad * min(1.0, 1.0 / norm.item())
-        learner.rnn.constrain_detectors()
-        state = state.detach()
-        total += loss.item() * (end - start)
-    found = dynamic_bits_per_character(network, numbers.numpy(), 0.3, window=3)
-    assert found == pytest.approx(total / math.log(2) / 7, rel=1e-5)
+            for name, theta in learner.named_parameters():
+                if name in rms:
+                    pull = decay * (network.get_parameter(name) - theta) * norm[name]
+                    theta += -eta * gradients[name] / (rms[name] + epsilon) + pull
+    network.zero_grad()
+
+    dynamic = DynamicEvaluation(network, train.numpy(), window=window, sampled=2)
+    assert dynamic.rms.keys() == rms.keys()
+    for name in rms:
+        torch.testing.assert_close(dynamic.rms[name], rms[name], rtol=1e-4, atol=1e-9)
+    found = dynamic.score(text.numpy(), Rates(eta, decay), temperatures=(1.0, 2.0))
+    assert found.bits[0] == pytest.approx(total / math.log(2) / 7, rel=1e-6)
+    assert found.bits[1] != found.bits[0]
+    assert dynamic.score(text.numpy(), Rates(eta, decay)).bits == found.bits[:1], "temperature is not learnt from"
+    assert found.restarts == 0
+
+
+def test_what_was_learnt_is_forgotten():
+    network = small("hm-lstm")
+    numbers = network.symbols.encode(TEXT).numpy()
+    dynamic = DynamicEvaluation(network, numbers, window=20)
+    mean = float(torch.cat([r.flatten() for r in dynamic.rms.values()]).mean())
+    learner = Learner(network, dynamic.rms, Rates(0.0, 0.25))
+    trained = learnable(network)
+    with torch.no_grad():
+        for p in learner.model.parameters():
+            p += 0.01
+    window = Window(Streams.to_evaluate(numbers, 1), 0, 20, torch.Generator())
+    learner.learn(read_window(learner.model, window, None))
+    returned = 0
+    for name, p in learnable(learner.model).items():
+        left = (1 - 0.25 * dynamic.rms[name] / mean).clamp(min=0)
+        torch.testing.assert_close(p - trained[name], 0.01 * left, rtol=0, atol=1e-12)
+        returned += int((left == 0).sum())
+    assert returned > 0, "none goes further than back"
+    for _ in range(30):
+        learner.learn(read_window(learner.model, window, None))
+    assert float((learner.model.head.bias - network.head.bias).detach().abs().max()) < 1e-4
+    assert "rnn.layers.0.U_z" not in trained, "detectors do not learn"
+
+
+@pytest.mark.parametrize("eta", [1.0, 1e30])
+def test_weights_that_run_away_do_not_spoil_the_answer(eta):
+    network = small("hm-lstm").float()
+    numbers = network.symbols.encode(TEXT * 3).numpy()
+    score = DynamicEvaluation(network, numbers, window=20).score(numbers, Rates(eta, 0.0))
+    assert math.isfinite(score.bits[0])
+    assert score.restarts > 0 or eta == 1.0
+
+
+def test_a_gradient_that_is_not_finite_is_not_learnt_from(monkeypatch):
+    network = small("hm-lstm")
+    numbers = network.symbols.encode(TEXT).numpy()
+    dynamic, grad = DynamicEvaluation(network, numbers, window=20), torch.autograd.grad
+    plain = bits_per_character(network, numbers)
+
+    def broken(loss, weights, **options):
+        return [g * math.nan for g in grad(loss, weights, **options)]
+
+    monkeypatch.setattr(torch.autograd, "grad", broken)
+    assert dynamic.score(numbers, Rates(0.01, 0.1)).bits[0] == pytest.approx(plain, rel=1e-6)
+    with pytest.raises(ValueError, match="not finite"):
+        DynamicEvaluation(network, numbers, window=20)
+
+
+@pytest.mark.parametrize("length", [2, 3, 7])
+def test_a_training_text_shorter_than_a_window(length):
+    network = small("hm-lstm")
+    numbers = network.symbols.encode(TEXT).numpy()
+    assert math.isfinite(DynamicEvaluation(network, numbers[:length]).score(numbers, Rates()).bits[0])
+
+
+@pytest.mark.parametrize(("eta", "decay"), [(None, None), (0.004, None), (None, 0.0), (0.004, 0.3)])
+def test_rates_are_chosen_by_the_text_that_is_given_for_it(monkeypatch, eta, decay):
+    """On a valley whose deepest point is known, among doubles and halves of the start."""
+    network = small("lstm")
+    numbers = network.symbols.encode(TEXT).numpy()
+    dynamic, read, told = DynamicEvaluation(network, numbers, sampled=1), [], []
+
+    def score(self, numbers, rates, **_):
+        read.append(numbers)
+        lowest = Rates(Rates().eta * 8, Rates().decay / 4)
+        away = math.log2(rates.eta / lowest.eta) ** 2 + math.log2(max(rates.decay, 1e-9) / lowest.decay) ** 2
+        return DynamicScore([away], 0)
+
+    monkeypatch.setattr(DynamicEvaluation, "score", score)
+    found = dynamic.choose(numbers[:50], eta, decay, tell=lambda rates, bits: told.append(rates))
+    assert found.eta == (pytest.approx(Rates().eta * 8) if eta is None else eta)
+    assert found.decay == (pytest.approx(Rates().decay / 4) if decay is None else decay)
+    assert all(len(one) == 50 for one in read)
+    assert len(told) == len(set(told)) == len(read) <= 25, "each is tried once"
+
+
+def test_the_search_for_rates_ends(monkeypatch):
+    network = small("lstm")
+    dynamic = DynamicEvaluation(network, network.symbols.encode(TEXT).numpy(), sampled=1)
+    monkeypatch.setattr(DynamicEvaluation, "score", lambda self, n, rates, **_: DynamicScore([-rates.eta], 0))
+    assert dynamic.choose(np.zeros(9)).eta == Rates().eta * 2**FURTHEST
+    monkeypatch.setattr(DynamicEvaluation, "score", lambda *_, **__: DynamicScore([math.nan], 0))
+    assert dynamic.choose(np.zeros(9)) == Rates()
+
+
+def test_bad_rates_are_named():
+    for bad, what in [({"eta": -1.0}, "eta"), ({"eta": math.inf}, "eta"), ({"decay": 2.0}, "lambda")]:
+        with pytest.raises(ValueError, match=what):
+            Rates(**bad)
 
 
 # n-grams

@@ -102,6 +102,7 @@ def test_eval_of_ones_own_lines(trained, own_lines):
     [
         ("eval", "--streams", "2"),
         ("eval", "--dynamic", "0.1"),
+        ("eval", "--temperature", "auto"),
         ("eval", "--on-unknown", "skip"),
         ("generate", "--prompt", "a"),
         ("generate", "--top-k", "3"),

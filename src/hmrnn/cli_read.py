@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 from hmrnn.cli_train import bad_usage
-from hmrnn.config import ReadingConfig, UsageError, check_positive, check_size
+from hmrnn.config import AdaptingConfig, ReadingConfig, UsageError, check_size
 from hmrnn.shipped import located
 
 Run = Annotated[
@@ -49,7 +49,9 @@ def evaluate(
     data: str | None = None,
     split: Literal["train", "valid", "test", "all"] | None = None,
     streams: int = 1,
-    dynamic: float | None = None,
+    temperature: float | Literal["auto"] | None = None,
+    dynamic: float | Literal["auto"] | None = None,
+    decay: float | None = None,
     data_dir: Path | None = None,
     reading: Reading = BY_DEFAULT,
     json: bool = False,
@@ -64,18 +66,23 @@ def evaluate(
         split: Which part of it. By default test; all of a file that the run was not trained on.
         streams: Read the text as so many streams side by side. 1 is exact; more are quicker, and each but the first
             starts without a past.
-        dynamic: Dynamic evaluation of text: the model goes on learning as it reads, by gradient descent with this
-            learning rate (0.1 is a start), after each 100 symbols. The run is left as it is.
+        temperature: Text: tell it with logits divided by this number, too. auto: the one that is best on the validation
+            part of the run's text.
+        dynamic: Text: tell it of a model that goes on learning as it reads, too, in steps of this size (eta, 0.0005 is
+            a start) after each 100 symbols. auto: the size that is best on the validation part. What gradients are
+            like is measured on the training part. The run is left as it is.
+        decay: With --dynamic: how soon it forgets again what it has learnt (lambda, 0 to 1). By default what is best on
+            the validation part.
         data_dir: Where published sets lie. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn.
         json: Print the answer as one line of JSON.
     """
     with bad_usage():
         check_size("--streams", streams)
-        if dynamic is not None:
-            check_positive("--dynamic", dynamic)
+        adapting = AdaptingConfig(temperature, dynamic, decay)
 
     if kind_of_run(run) == "strokes":
-        only_for("text", streams=streams != 1, dynamic=dynamic is not None, **reads_text(reading))
+        adapts = {"temperature": temperature is not None, "dynamic": dynamic is not None, "decay": decay is not None}
+        only_for("text", streams=streams != 1, **adapts, **reads_text(reading))
         from hmrnn.commands import strokes
 
         strokes.evaluate(run, data, split=split, data_dir=data_dir, reading=reading, as_json=json)
@@ -87,7 +94,7 @@ def evaluate(
         data,
         split=split,
         streams=streams,
-        dynamic=dynamic,
+        adapting=adapting,
         data_dir=data_dir,
         reading=reading,
         as_json=json,

@@ -399,6 +399,33 @@ class ReadingConfig:
     """What to do with a symbol that the model does not know."""
 
 
+@dataclass(frozen=True)
+class AdaptingConfig:
+    """What else to measure, beside what a model makes of a text as it is."""
+
+    temperature: float | Literal["auto"] | None = None
+    """Logits are divided by it. auto: by what is best on the validation part."""
+    dynamic: float | Literal["auto"] | None = None
+    """Dynamic evaluation with this eta. auto: with what is best on the validation part."""
+    decay: float | None = None
+    """Its lambda. By default what is best on the validation part."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.temperature, float | int) and not 0.01 <= self.temperature <= 100:
+            raise ValueError(f"--temperature must lie between 0.01 and 100, or be auto; got {self.temperature}")
+        if isinstance(self.dynamic, float | int):
+            check_positive("--dynamic", self.dynamic, most=1e30)  # float32 ends soon after
+        if self.decay is not None and self.dynamic is None:
+            raise ValueError("--decay is that of dynamic evaluation: it needs --dynamic")
+        if self.decay is not None and not 0 <= self.decay <= 1:
+            raise ValueError(f"--decay must lie between 0 and 1; got {self.decay}")
+
+    @property
+    def needs_own_text(self) -> bool:
+        """Whether it takes the text that the model was trained on."""
+        return self.dynamic is not None or self.temperature == "auto"
+
+
 BOUNDS = ("epochs", "minutes", "checkpoint_minutes")  # what may change when a run is resumed
 
 

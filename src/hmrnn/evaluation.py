@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from tqdm import tqdm
 
-from hmrnn.config import check_positive, check_size
+from hmrnn.config import check_size
 from hmrnn.data.batches import cut, windows
 from hmrnn.data.streams import Streams
 from hmrnn.data.strokes import Points
@@ -26,11 +26,20 @@ if TYPE_CHECKING:
 
 AT_ONCE = 8192  # symbols in one call: enough to be quick, and little memory
 LINES_AT_ONCE = 32
+TEMPERATURES = tuple(1.01**k for k in range(-50, 51))  # to choose from: 0.61 to 1.64, and 1 itself
 
 
 class TextScore(NamedTuple):
     bits: float  # a character
     rates: tuple[float, ...]  # how often each detector fired
+
+
+class Predicted(NamedTuple):
+    """Of some steps of a text."""
+
+    logits: Tensor  # (N, symbols)
+    targets: Tensor  # (N,): what came
+    fired: Tensor  # (L-1,): how many times each detector fired
 
 
 class LineScores(NamedTuple):
@@ -45,7 +54,6 @@ def bits_per_character(
     return score_text(model, numbers, streams, window, show).bits
 
 
-@torch.no_grad()
 def score_text(
     model: TextModel, numbers: Numbers, streams: int = 1, window: int | None = None, show: bool = False
 ) -> TextScore:
@@ -54,6 +62,40 @@ def score_text(
     With one stream, the text is read from its start to its end: exact. More are quicker, and each but the first starts
     in the middle of the text without a past. `show` draws a progress bar, if there is a terminal.
     """
+    nats, fired = 0.0, torch.zeros(model.rnn.state_sizes[2], dtype=torch.float64)
+    for part in predictions(model, numbers, streams, window, show):
+        nats += nats_at((1.0,), part.logits, part.targets).item()
+        fired += part.fired
+    steps = len(numbers) - 1
+    return TextScore(nats / math.log(2) / steps, tuple((fired / steps).tolist()))
+
+
+def bits_at(
+    temperatures: Sequence[float], model: TextModel, numbers: Numbers, streams: int = 1, show: bool = False
+) -> list[float]:
+    """The same at each of these temperatures, by which logits are divided."""
+    nats = torch.zeros(len(temperatures), dtype=torch.float64)
+    for part in predictions(model, numbers, streams, show=show):
+        nats += nats_at(temperatures, part.logits, part.targets)
+    return (nats / math.log(2) / (len(numbers) - 1)).tolist()
+
+
+def nats_at(temperatures: Sequence[float], logits: Tensor, targets: Tensor) -> Tensor:
+    """(temperatures,) float64: the sum of -log p(target). logits: (N, symbols), targets: (N,)."""
+    losses = [F.cross_entropy(logits.float() / t, targets, reduction="none").double().sum() for t in temperatures]
+    return torch.stack(losses).cpu()
+
+
+def best_temperature(bits: Sequence[float]) -> float:
+    """Of TEMPERATURES, by the bits at each."""
+    return TEMPERATURES[int(np.argmin(bits))]
+
+
+@torch.no_grad()
+def predictions(
+    model: TextModel, numbers: Numbers, streams: int = 1, window: int | None = None, show: bool = False
+) -> Iterator[Predicted]:
+    """What the model predicts of each symbol but the first, window by window. See `score_text`."""
     check_length(numbers)
     check_size("streams", streams)
     rows = Streams.to_evaluate(numbers, min(streams, len(numbers) - 1))
@@ -61,11 +103,8 @@ def score_text(
     check_size("window", window)
     device = model.embedding.weight.device
     generator = torch.Generator(device).manual_seed(0)  # for sampled boundaries: the same answer every time
-    nats, state, fired = 0.0, None, torch.zeros(model.rnn.state_sizes[2], dtype=torch.float64)
-    with (
-        evaluating(model),
-        tqdm(total=len(numbers) - 1, unit="sym", unit_scale=True, leave=False, disable=not show_bar(show)) as bar,
-    ):
+    state = None
+    with evaluating(model), progress(len(numbers) - 1, show) as bar:
         for start in range(0, rows.steps, window):
             end = min(start + window, rows.steps)
             lengths = rows.lengths(start, end)
@@ -73,47 +112,10 @@ def score_text(
             short = lengths if int(lengths.min()) < end - start else None
             symbols = rows.read(start, end + 1).to(device)
             out, state = model(symbols[:-1], state, short, given, generator=generator)
-            losses = F.cross_entropy(out.logits.float().flatten(0, 1), symbols[1:].flatten(), reduction="none")
-            counted = torch.arange(end - start).unsqueeze(1) < lengths
-            nats += losses.view(end - start, -1).double()[counted.to(device)].sum().item()
-            fired += out.rnn.z.sum((0, 1)).cpu()  # 0 at padded steps
+            counted = (torch.arange(end - start).unsqueeze(1) < lengths).to(device)
+            fired = out.rnn.z.sum((0, 1)).cpu()  # 0 at padded steps
+            yield Predicted(out.logits[counted], symbols[1:][counted], fired)
             bar.update(int(lengths.sum()))
-    steps = len(numbers) - 1
-    return TextScore(nats / math.log(2) / steps, tuple((fired / steps).tolist()))
-
-
-def dynamic_bits_per_character(
-    model: TextModel, numbers: Numbers, learning_rate: float, window: int = 100, show: bool = False
-) -> float:
-    """The same for a model that goes on learning as it reads (dynamic evaluation): each window is predicted first, with
-    what was learnt from those before it, and then learnt from, by one step of gradient descent, clipped at norm 1.
-
-    The model itself is left as it is: a copy learns.
-    """
-    check_length(numbers)
-    check_positive("learning_rate", learning_rate, most=1e30)  # float32 ends soon after
-    learner = copy.deepcopy(model).eval()
-    stream = Streams.to_evaluate(numbers, 1)
-    optimizer = torch.optim.SGD([p for p in learner.parameters() if p.requires_grad], lr=learning_rate)
-    device = model.embedding.weight.device
-    generator = torch.Generator(device).manual_seed(0)
-    nats, state = 0.0, None
-    with tqdm(total=stream.steps, unit="sym", unit_scale=True, leave=False, disable=not show_bar(show)) as bar:
-        for start in range(0, stream.steps, window):
-            end = min(start + window, stream.steps)
-            symbols = stream.read(start, end + 1).to(device)
-            given = learner.boundaries_of(stream, start, end)
-            out, state = learner(symbols[:-1], state, boundaries=given, generator=generator)
-            loss = F.cross_entropy(out.logits.float().flatten(0, 1), symbols[1:].flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            if torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0).isfinite():
-                optimizer.step()
-                learner.rnn.constrain_detectors()
-            state = state.detach()
-            nats += loss.item() * (end - start)
-            bar.update(end - start)
-    return nats / math.log(2) / stream.steps
 
 
 def log_likelihoods(model: StrokeModel, lines: Sequence[Points], show: bool = False) -> npt.NDArray[np.float64]:
@@ -152,6 +154,11 @@ def score_lines(model: StrokeModel, lines: Sequence[Points], show: bool = False)
 def check_length(numbers: Numbers) -> None:
     if len(numbers) < 2:
         raise ValueError(f"text must have at least 2 symbols, one to predict from the other; got {len(numbers)}")
+
+
+def progress(symbols: int, show: bool) -> tqdm[NoReturn]:
+    """A bar of so many symbols, if it is wanted and there is a terminal."""
+    return tqdm(total=symbols, unit="sym", unit_scale=True, leave=False, disable=not show_bar(show))
 
 
 def show_bar(wanted: bool) -> bool:

@@ -33,7 +33,7 @@ if atheris is not None and __name__ == "__main__":
 else:
     from hmrnn.commands import strokes, text
 
-from hmrnn.config import ReadingConfig
+from hmrnn.config import AdaptingConfig, ReadingConfig
 from hmrnn.files import cache_directory
 from hmrnn.generation import Sampling
 from hmrnn.structure import scores
@@ -107,7 +107,7 @@ class Fuzz:
         return {
             "segment": lambda _: text.segment(directory, "-", **shown),
             "segment a file": lambda _: text.segment(directory, data, **shown),
-            "eval": lambda _: text.evaluate(directory, data, split=None, streams=1, dynamic=None, **read),
+            "eval": lambda _: text.evaluate(directory, data, split=None, streams=1, adapting=AdaptingConfig(), **read),
             "score": lambda _: text.score_run(directory, data, gold=None, split=None, first=None, **read),
             "score gold": lambda _: text.score_run(directory, None, gold=self.file, split=None, first=None, **read),
             # as the system hands over what was typed

@@ -96,12 +96,25 @@ def test_odd_flags_for_strokes(runs, bias):
     call("generate", runs["strokes"], "--max-new", "3", "--seed", str(10**30))
 
 
-@pytest.mark.parametrize("rate", ["1e-300", "1e30", "1e300"])
-def test_dynamic_evaluation_at_an_absurd_rate(runs, rate):
-    done = call("eval", runs["text"], "--dynamic", rate, "--json")
-    assert done.returncode in (0, 1, 2), done.stderr
+@pytest.mark.parametrize("rate", ["1e-300", "1e30", "1e300", "inf", "nan"])
+@pytest.mark.parametrize("decay", ["0", "1e-300", "1"])
+def test_dynamic_evaluation_at_absurd_rates(runs, rate, decay):
+    done = call("eval", runs["text"], "--dynamic", rate, "--decay", decay, "--json")
+    assert done.returncode in (0, 2), done.stderr
     if done.returncode == 0:
-        json.loads(done.stdout)
+        assert json.loads(done.stdout)["dynamic"]["bits_per_character"] > 0
+    else:
+        reason(done.stderr)
+
+
+@pytest.mark.parametrize("temperature", ["0.01", "100", "1e-320", "1e300", "-1", "nan"])
+def test_eval_at_an_absurd_temperature(runs, temperature):
+    done = call("eval", runs["text"], "--temperature", temperature, "--json")
+    assert done.returncode in (0, 2), done.stderr
+    if done.returncode == 0:
+        assert json.loads(done.stdout)["temperature"]["bits_per_character"] > 0
+    else:
+        reason(done.stderr)
 
 
 # Around a process

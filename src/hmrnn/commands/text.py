@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from io import BufferedReader, TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
+from hmrnn.commands.adapting import measure, prepare, told
 from hmrnn.commands.common import (
     Split,
     best_or_last,
@@ -26,12 +26,12 @@ from hmrnn.commands.common import (
     save_figures,
     tell_scores,
 )
-from hmrnn.config import OnUnknown, ReadingConfig, TextDataConfig, TextRunConfig, UsageError
+from hmrnn.config import AdaptingConfig, OnUnknown, ReadingConfig, TextDataConfig, TextRunConfig, UsageError
 from hmrnn.data.corpora import load_text
 from hmrnn.data.planted import planted
 from hmrnn.data.store import TextData
 from hmrnn.data.text import Symbols, numbered, texts
-from hmrnn.evaluation import bits_per_character, dynamic_bits_per_character, show_bar
+from hmrnn.evaluation import check_length, show_bar
 from hmrnn.generation import Sampling, generate
 from hmrnn.models import TextModel
 from hmrnn.pretrained import read_config
@@ -75,44 +75,49 @@ def text_to_evaluate(
     return config, text, not config.is_path or config == run.config.data
 
 
+def text_trained_on(directory: Path, symbols: Symbols, data_dir: Path | None) -> TextData:
+    """The run's own text, for what has to be measured or chosen on it."""
+    try:
+        return text_to_evaluate(directory, None, symbols, "error", data_dir)[1]
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"--dynamic, and --temperature auto, need the text that {directory} was trained on: what gradients are "
+            f"like is measured on its training part, whatever rates are given, and the rest is chosen on its "
+            f"validation part. {error}"
+        ) from None
+
+
 def evaluate(
     directory: Path,
     data: str | None,
     *,
     split: Split | None,
     streams: int,
-    dynamic: float | None,
+    adapting: AdaptingConfig,
     data_dir: Path | None,
     reading: ReadingConfig,
     as_json: bool,
 ) -> None:
-    """Tells the bits per character of a text."""
-    if dynamic is not None and streams != 1:
+    """Tells the bits per character of a text, and beside them what was asked for."""
+    if adapting.dynamic is not None and streams != 1:
         raise UsageError("--dynamic reads one stream: it can't be combined with --streams")
     model = load_model(directory, reading)
+    own = text_trained_on(directory, model.symbols, data_dir) if adapting.needs_own_text else None
     config, text, in_parts = text_to_evaluate(directory, data, model.symbols, reading.on_unknown, data_dir)
     split = split or ("test" if in_parts else "all")
     numbers = text.split(split)
-    start = time.perf_counter()
-    if dynamic is None:
-        bits = bits_per_character(model, numbers, streams, show=True)
-    else:
-        bits = dynamic_bits_per_character(model, numbers, dynamic, show=True)
-    seconds = time.perf_counter() - start
+    check_length(numbers)  # before minutes of choosing
+    found = measure(prepare(model, own, adapting), model, numbers, streams)
     if as_json:
-        answer: dict[str, Any] = {
-            "run": str(directory),
-            "checkpoint": reading.checkpoint,
-            "data": config.data,
-            "split": split,
-        }
-        answer |= {"symbols": len(numbers), "streams": streams, "dynamic": dynamic}
-        print_json({**answer, "bits_per_character": bits, "seconds": seconds})
+        answer = {"run": str(directory), "checkpoint": reading.checkpoint, "data": config.data, "split": split}
+        print_json({**answer, "symbols": len(numbers), "streams": streams, **found})
         return
     how = "one stream, exact" if streams == 1 else f"{streams} streams: each but the first starts without a past"
-    how += "" if dynamic is None else f", dynamic: it goes on learning as it reads, with learning rate {dynamic:g}"
-    speed = f"{len(numbers) / seconds:,.0f} symbols/s"
+    speed = f"{len(numbers) / found['seconds']:,.0f} symbols/s"
+    bits = found["bits_per_character"]
     print(f"{bits:.4f} bits per character: {config.data}, {split}, {len(numbers):,} symbols ({how}; {speed})")
+    for line in told(found, len(numbers)):
+        print(line)
 
 
 def write(
