@@ -141,6 +141,8 @@ def tables() -> None:
         (HERE.parent / "README.md", short_table()),
     ):
         text = path.read_text()
+        if BEGIN not in text:
+            continue
         start, end = text.index(BEGIN), text.index(END)
         path.write_text(f"{text[:start]}{BEGIN}\n{table}\n{text[end:]}")
 
