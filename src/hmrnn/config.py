@@ -390,7 +390,7 @@ class ReadingConfig:
     """Which model of a run reads a text, and how."""
 
     checkpoint: Literal["best", "last"] = "best"
-    """The model with the best validation, or the last one."""
+    """The model with the best validation, or the last one. Of a run with --average, the last one is not averaged."""
     engine: Engine = "auto"
     """How the network is computed. auto takes the fastest that works here."""
     precision: Precision = "auto"

@@ -228,9 +228,10 @@ def description(training: Training) -> str:
 
 def restored(training: Training, machine: dict[str, Any]) -> str:
     """What a resumed run has, and what it has not."""
+    average = "" if training.average is None else ", and the average of the weights,"
     lines = [
-        f"restored: weights, optimiser, recurrent state and random state after update {training.update:,} (epoch "
-        f"{training.epoch:.2f}, {training.minutes:.1f} min); best validation {training.best:.4f}; learning rate "
+        f"restored: weights, optimiser, recurrent state and random state{average} after update {training.update:,} "
+        f"(epoch {training.epoch:.2f}, {training.minutes:.1f} min); best validation {training.best:.4f}; learning rate "
         f"{training.learning_rate():.2g}; {training.skipped} updates not applied"
     ]
     for name, now in training.machine().items():
