@@ -148,6 +148,14 @@ def test_dynamic_evaluation_predicts_first_and_learns_then(model):
     assert network.training
 
 
+@pytest.mark.parametrize("boundary", ["sample", "soft"])
+def test_boundaries_that_go_by_the_slope_stay_what_they_are(boundary):
+    network = small("hm-lstm", boundary=boundary)
+    numbers = network.symbols.encode(TEXT).numpy()
+    found = DynamicEvaluation(network, numbers, window=20).score(numbers, Rates(0.0, 0.0)).bits[0]
+    assert found == pytest.approx(bits_per_character(network, numbers), rel=1e-6)
+
+
 def gradients_by_hand(network, symbols, state):
     """(N + 1, 1) symbols: loss, gradients by name, and the state after."""
     out, state = network(symbols[:-1], state, slope=network.rnn.slope / 100)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 WINDOW = 100  # symbols
 SAMPLED = 300  # windows of the training text
-# The authors' code has 2e-5, and takes RMS from batches of 100 rows, whose gradients are some 10 times as small.
+# The authors' code has 2e-5, for RMS of batches of 100 rows. For that of single windows this was better (docs/log.md).
 EPSILON = 2e-4
 FURTHEST = 6  # steps from where the search for rates starts
 
