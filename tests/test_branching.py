@@ -77,7 +77,7 @@ def test_a_task_counts_in_the_past_of_each_window(text_file):
         assert told.shape == (10, 4, 2)
         entropy = told[..., 1]
         assert (entropy > 0).all()
-        for row, start in enumerate(task.streams.starts + 10 * update):
+        for row, start in enumerate(task.streams(0).starts + 10 * update):
             for step in range(10):
                 end = start + step + 1
                 if end >= ORDER:

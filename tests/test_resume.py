@@ -290,8 +290,8 @@ def test_a_run_from_before_guidance_goes_on_without(text_file, tmp_path, monkeyp
     train_run(settings(text_file, guided_updates=0, detector_radius=1.94), tmp_path)
     read = checkpoint.read_config
 
-    def older(directory):
-        model, notes = read(directory)
+    def older(directory, **how):
+        model, notes = read(directory, **how)
         new = ("target_rate", "uncertainty_weight", "guided_updates", "detector_radius")
         training = {name: value for name, value in notes["training"].items() if name not in new}
         return model, {**notes, "training": {**training, **without}}
