@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from operator import is_
+from operator import attrgetter, is_
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hmrnn.hmlstm import HMLSTM
     from hmrnn.models import TextModel
 
+VERSION = attrgetter("_version")
 MOST_ROWS = 8  # with more, products of many rows at once are faster
 
 optimizer_steps = 0  # of all optimizers. Those that are fused write into weights whose `_version` stays what it was
@@ -173,7 +174,8 @@ class Prepared:
 
     def __init__(self, rnn: HMLSTM, rounds: bool, values: Tensor | None) -> None:
         self.rounds, self.values = rounds, values
-        self.tensors = self.tensors_of(rnn)
+        self.parameters = parameters_of(rnn)
+        self.tensors = [t for t in (*self.parameters, values) if t is not None]
         self.counting = [t for t in self.tensors if not t.is_inference()]
         self.seen = self.look(rnn)
         weights = detached(rnn.weights())
@@ -188,14 +190,9 @@ class Prepared:
     def __deepcopy__(self, memo: Any) -> None:
         return None
 
-    def tensors_of(self, rnn: HMLSTM) -> list[Tensor]:
-        own: list[Tensor] = [p for layer in rnn.layers for p in layer._parameters.values() if p is not None]
-        return own if self.values is None else [*own, self.values]
-
     def look(self, rnn: HMLSTM) -> list[Any]:
         """What a change to the tensors shows in. (What is written through `.data` does not show.)"""
-        seen: list[Any] = [t.data_ptr() for t in self.tensors]
-        seen += [t._version for t in self.counting]
+        seen: list[Any] = [*map(Tensor.data_ptr, self.tensors), *map(VERSION, self.counting)]
         seen += (optimizer_steps, rnn.boundary, rnn.copy_boundary, rnn._requested_engine)
         return seen
 
@@ -203,9 +200,17 @@ class Prepared:
         """Whether nothing has changed."""
         if rounds != self.rounds or values is not self.values:
             return False
-        tensors = self.tensors_of(rnn)
-        same = len(tensors) == len(self.tensors) and all(map(is_, tensors, self.tensors))
+        now = parameters_of(rnn)
+        same = len(now) == len(self.parameters) and all(map(is_, now, self.parameters))
         return same and self.look(rnn) == self.seen
+
+
+def parameters_of(rnn: HMLSTM) -> list[Tensor | None]:
+    """Layer by layer; None for what a layer has not."""
+    found: list[Tensor | None] = []
+    for layer in rnn.layers:
+        found += layer._parameters.values()
+    return found
 
 
 def detached(weights: Sequence[LayerWeights]) -> list[LayerWeights]:
