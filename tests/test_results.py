@@ -1,0 +1,71 @@
+"""What is kept of long runs, and the tables made from it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from small_runs import settings
+
+from hmrnn.training.run import train_run
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "results.py"
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("results", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "HERE", tmp_path / "benchmarks")
+    monkeypatch.setattr(module, "RUNS", tmp_path / "benchmarks" / "runs")
+    return module
+
+
+def test_a_run_is_finished_once_and_stands_in_the_tables(results, text_file, tmp_path, monkeypatch):
+    run, folder = tmp_path / "run", tmp_path / "benchmarks" / "runs" / "ptb-hm"
+    train_run(settings(text_file), run)
+    (run / "commit").write_text("0123456789abcdef\n")
+    asked = []
+
+    def evaluated(command, **how):
+        asked.append(command)
+        answer = json.dumps({"split": "test", "bits_per_character": 1.23456})
+        return subprocess.CompletedProcess(command, 0, f"something else\n{answer}\n")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(results.subprocess, "run", evaluated)
+        results.finish(run, "ptb-hm", "hmrnn train text …", cores=2)
+        with pytest.raises(SystemExit, match="was read"):
+            results.finish(run, "ptb-hm", "hmrnn train text …", cores=2)
+    assert asked == [["hmrnn", "eval", str(run), "--json"]], "the test part is read once"
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["bits_per_character"], result["updates"], result["epochs"]) == (1.23456, 24, 2.0)
+    assert (result["weights"], result["commit"], result["cores"]) == (2660, "0123456789abcdef", 2)
+    assert (folder / "config.json").read_bytes() == (run / "config.json").read_bytes()
+
+    for name in ("docs/results.md", "README.md"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"before\n{results.BEGIN}\nold\n{results.END}\nafter\n")
+    for _ in range(2):  # what was written before is replaced
+        results.tables()
+        for name in ("docs/results.md", "README.md"):
+            text = (tmp_path / name).read_text()
+            assert text.startswith(f"before\n{results.BEGIN}\n| ")
+            assert text.endswith(f"\n{results.END}\nafter\n")
+            assert text.count("1.235 bits per character") == 1
+            assert "old" not in text
+    assert "hmrnn train text …  # ptb-hm, commit 0123456" in (tmp_path / "docs/results.md").read_text()
+
+
+def test_few_updates_are_kept_and_every_validation(results, text_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "MOST", 6)
+    train_run(settings(text_file, validate_every=0.25), tmp_path / "run")
+    folder = results.keep(tmp_path / "run", "short")
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert sum("valid_bits" in record for record in records) == 8
+    assert [r["update"] for r in records if "learning_rate" in r] == [5, 10, 15, 20]
