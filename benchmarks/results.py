@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
+import math
 import subprocess
 from pathlib import Path
 from typing import Any
+
+from hmrnn.bench import machine
 
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
@@ -60,7 +62,7 @@ def finish(run: Path, name: str, command: str, cores: int) -> None:
         "epochs": last["epoch"],
         "hours": last["minutes"] / 60,
         "cores": cores,
-        "processor": processor(),
+        "processor": machine()["processor"],
         "precision": config["precision"],
         "seed": config["training"]["seed"],
         "commit": commit_of(run),
@@ -75,21 +77,8 @@ def weights_in(run: Path) -> int:
 
     with safe_open(run / "model.safetensors", "pt") as file:
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-    total = 0
-    for name, shape in shapes.items():
-        if name not in ("mean", "deviation"):  # of the data: not learnt
-            size = 1
-            for length in shape:
-                size *= length
-            total += size
-    return total
-
-
-def processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
+    # mean and deviation are of the data: not learnt
+    return sum(math.prod(shape) for name, shape in shapes.items() if name not in ("mean", "deviation"))
 
 
 def commit_of(run: Path) -> str:

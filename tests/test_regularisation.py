@@ -16,6 +16,7 @@ from hmrnn.data.streams import Streams
 from hmrnn.training import checkpoint
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import Processes
+from hmrnn.training.guidance import Guidance
 from hmrnn.training.loop import Training
 from hmrnn.training.run import load, prepare, train_run
 
@@ -97,10 +98,18 @@ def test_the_average_has_the_slope_of_its_model(text_file, tmp_path):
     assert checkpoint.read_config(tmp_path / "best")[0].slope == 1.5
 
 
-def test_the_learning_rate_warms_up_and_guidance_does_not_wait_for_it(text_file, tmp_path):
+def test_the_learning_rate_warms_up_and_guidance_does_not_wait_for_it(text_file, tmp_path, monkeypatch):
+    strengths, steer = [], Guidance.steer
+
+    def recorded(self, excess, strength):
+        strengths.append(strength)
+        steer(self, excess, strength)
+
+    monkeypatch.setattr(Guidance, "steer", recorded)
     train_run(settings(text_file, warmup=4, learning_rate=0.01, epochs=1.0), tmp_path)
     rates = [record["learning_rate"] for record in metrics(tmp_path) if "bits" in record]
     assert rates == pytest.approx([0.002, 0.004, 0.006, 0.008, *[0.01] * (UPDATES - 4)])
+    assert strengths == pytest.approx([1.0] * UPDATES)
 
 
 def test_validation_tells_how_often_detectors_fire(text_file, tmp_path):

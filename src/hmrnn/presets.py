@@ -4,6 +4,7 @@ docs/training.md compares the first two."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hmrnn.config import (
     StrokeDataConfig,
@@ -16,29 +17,20 @@ from hmrnn.config import (
 )
 
 NEVER = 10**6  # validations, epochs
+# What the presets of full size share, but for the paper's.
+OURS = TrainingConfig(batch_size=32, warmup=500, average=0.999, patience=NEVER, cooldown=0.5)
 
 
 def _ptb() -> TextRunConfig:
     model = TextModelConfig(weight_drop=0.2, embedding_dropout=0.05, dropout=0.1, output_dropout=0.1)
-    training = TrainingConfig(
-        batch_size=32, warmup=500, weight_decay=0.01, average=0.999, epochs=30, patience=NEVER, cooldown=0.5
-    )
+    training = replace(OURS, weight_decay=0.01, epochs=30)
     return TextRunConfig(TextDataConfig(random_start=True), model, training)
 
 
 def _wikipedia() -> TextRunConfig:
     """One epoch is no time to overfit in: no dropout."""
     model = TextModelConfig(hidden_sizes=(1024, 1024, 1024), output_size=2048)
-    training = TrainingConfig(
-        batch_size=32,
-        learning_rate=0.001,
-        warmup=500,
-        average=0.999,
-        epochs=1,
-        validate_every=0.05,
-        patience=NEVER,
-        cooldown=0.5,
-    )
+    training = replace(OURS, learning_rate=0.001, epochs=1, validate_every=0.05)
     return TextRunConfig(TextDataConfig(random_start=True), model, training)
 
 
@@ -93,11 +85,9 @@ STROKE_PRESETS: Mapping[str, StrokeRunConfig] = {
     "iam-ondb": StrokeRunConfig(
         data=StrokeDataConfig(scaling=0.1, late_window=(12, 300)),
         model=StrokeModelConfig(dropout=0.05, output_dropout=0.05, smallest_sigma=1e-4),
-        training=TrainingConfig(
-            batch_size=32,
+        training=replace(
+            OURS,
             learning_rate=0.001,
-            warmup=500,
-            average=0.999,
             slope_per_epoch=0.004,
             slope_limit=3.0,
             detector_radius=0.5,
@@ -105,8 +95,6 @@ STROKE_PRESETS: Mapping[str, StrokeRunConfig] = {
             uncertainty_weight=0.0,
             guided_updates=20_000,
             epochs=25,
-            patience=NEVER,
-            cooldown=0.5,
         ),
     ),
     "paper-iam-ondb": StrokeRunConfig(

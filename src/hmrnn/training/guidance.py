@@ -76,8 +76,7 @@ class Guidance:
 
     def _look(self, rnn: nn.Module, inputs: tuple[Any, ...], outputs: tuple[HMLSTMOutput, HMLSTMState]) -> None:
         assert isinstance(rnn, HMLSTM)
-        x, before = (*inputs, None)[:2]
-        self.seen = Seen(outputs[0], rnn.detector_sums(x, before, outputs[0]))
+        self.seen = seen_in_call(rnn, inputs, outputs)
         self.excess = excesses(rnn, self.seen, self.targets)
 
     def loss(self, uncertainty: Callable[[], Tensor]) -> Tensor | float:
@@ -94,6 +93,12 @@ class Guidance:
             self.rnn.shift_detectors([-FORCE * strength * value for value in excess])
 
 
+def seen_in_call(rnn: HMLSTM, inputs: tuple[Any, ...], outputs: tuple[HMLSTMOutput, HMLSTMState]) -> Seen:
+    """From what a forward hook is given."""
+    x, before = (*inputs, None)[:2]
+    return Seen(outputs[0], rnn.detector_sums(x, before, outputs[0]))
+
+
 @contextmanager
 def matching(rnn: Recurrent, rates: Sequence[float]) -> Iterator[None]:
     """Moves the biases of the detectors, with each call in the meantime, to those with which they fire at these rates.
@@ -106,8 +111,7 @@ def matching(rnn: Recurrent, rates: Sequence[float]) -> Iterator[None]:
         nonlocal calls
         calls += 1
         assert isinstance(rnn, HMLSTM)
-        x, before = (*inputs, None)[:2]
-        excess = excesses(rnn, Seen(outputs[0], rnn.detector_sums(x, before, outputs[0])), rates)
+        excess = excesses(rnn, seen_in_call(rnn, inputs, outputs), rates)
         rnn.shift_detectors([-value / calls for value in excess])
 
     handle = rnn.register_forward_hook(look)
