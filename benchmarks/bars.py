@@ -26,10 +26,11 @@ if "ONEDNN_MAX_CPU_ISA" not in os.environ and subprocess.run([sys.executable, "-
 
 import torch  # noqa: E402
 
-from hmrnn import Symbols, TextModel, TextModelConfig, bench  # noqa: E402
-from hmrnn.bench import BFLOAT16, Setting  # noqa: E402
-from hmrnn.bench import TORCH_BFLOAT16 as AUTOCAST  # noqa: E402
-from hmrnn.bench import TORCH_LSTM as LSTM  # noqa: E402
+from hmrnn import Symbols, TextModel, TextModelConfig  # noqa: E402
+from hmrnn.cli import bench  # noqa: E402
+from hmrnn.cli.bench import BFLOAT16, Setting  # noqa: E402
+from hmrnn.cli.bench import TORCH_BFLOAT16 as AUTOCAST  # noqa: E402
+from hmrnn.cli.bench import TORCH_LSTM as LSTM  # noqa: E402
 from hmrnn.config import Precision  # noqa: E402
 from hmrnn.engines.native import multiplies_bfloat16_fast  # noqa: E402
 

@@ -35,18 +35,32 @@ from detector_variants import VARIANTS, Variant
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from hmrnn.config import PlantedConfig, TextDataConfig, TextModelConfig, TextRunConfig, TrainingConfig
-from hmrnn.data.corpora import load_text
-from hmrnn.data.planted import planted
-from hmrnn.data.store import TextData
-from hmrnn.evaluation import bits_per_character
-from hmrnn.files import write_atomically
-from hmrnn.models import TextModel
-from hmrnn.reading import AT_ONCE
+from hmrnn.config import TrainingConfig
+from hmrnn.domains.text.config import (
+    PlantedConfig,
+    TextDataConfig,
+    TextModelConfig,
+    TextRunConfig,
+)
+from hmrnn.domains.text.data.corpora import load_text
+from hmrnn.domains.text.data.planted import planted
+from hmrnn.domains.text.data.store import TextData
+from hmrnn.domains.text.evaluation import bits_per_character
+from hmrnn.domains.text.known import at_separators, from_planted
+from hmrnn.domains.text.model import TextModel
+from hmrnn.domains.text.reading import AT_ONCE
+from hmrnn.domains.text.structure import follow
 from hmrnn.show.figures import COLOURS
-from hmrnn.structure.operations import follow, updates
-from hmrnn.structure.scores import at_separators, from_planted, scores_of
-from hmrnn.training.checkpoint import RESUMABLE, SavedRun, load_progress, load_run, locked
+from hmrnn.storage.files import write_atomically
+from hmrnn.structure.operations import updates
+from hmrnn.structure.scores import scores_of
+from hmrnn.training.checkpoint import (
+    RESUMABLE,
+    SavedRun,
+    load_progress,
+    load_run,
+    locked,
+)
 from hmrnn.training.distributed import Processes
 from hmrnn.training.run import carry_out, prepare
 

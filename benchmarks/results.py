@@ -17,7 +17,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from hmrnn.bench import machine
+from hmrnn.cli.bench import machine
 
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"

@@ -13,8 +13,8 @@ import time
 
 import torch
 
-from hmrnn.data.corpora import load_text
-from hmrnn.presets import TEXT_PRESETS
+from hmrnn.domains.text.config import TEXT_PRESETS
+from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import Processes
 from hmrnn.training.run import prepare

@@ -7,16 +7,14 @@ from pathlib import Path
 
 import torch
 
-from hmrnn.config import (
+from hmrnn.config import TrainingConfig
+from hmrnn.domains.strokes.config import (
     StrokeDataConfig,
     StrokeModelConfig,
     StrokeRunConfig,
-    TextDataConfig,
-    TextModelConfig,
-    TextRunConfig,
-    TrainingConfig,
     WritingConfig,
 )
+from hmrnn.domains.text.config import TextDataConfig, TextModelConfig, TextRunConfig
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import joined
 from hmrnn.training.run import load, prepare

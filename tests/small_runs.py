@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from hmrnn.config import TextDataConfig, TextModelConfig, TextRunConfig, TrainingConfig
+from hmrnn.config import TrainingConfig
+from hmrnn.domains.text.config import TextDataConfig, TextModelConfig, TextRunConfig
 from hmrnn.training.loop import Training
 
 UPDATES = 12  # in an epoch of the text below

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hmrnn import HMLSTM, bench
-from hmrnn.bench import Setting
+from hmrnn.cli.bench import Setting
 
 SMALL = Setting(hidden=24, batch=8, steps=60, rates=(0.3, 0.1))
 

@@ -9,7 +9,7 @@ from networks import Case, cases
 from torch import Tensor
 
 from hmrnn import HMLSTM, TextModel
-from hmrnn.data.corpora import builtin_text
+from hmrnn.domains.text.data.corpora import builtin_text
 from hmrnn.engines import Rules, reference
 from hmrnn.engines.native.library import library
 from hmrnn.engines.native.products import linear

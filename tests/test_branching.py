@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_runs import settings
 
-from hmrnn.config import PlantedConfig
-from hmrnn.data import branching
-from hmrnn.data.branching import ORDER, Branching
-from hmrnn.data.corpora import load_text
-from hmrnn.data.planted import planted
+from hmrnn.domains.text.config import PlantedConfig
+from hmrnn.domains.text.data.corpora import load_text
+from hmrnn.domains.text.data.planted import planted
+from hmrnn.domains.text.task import TIE
+from hmrnn.guidance import branching
+from hmrnn.guidance.branching import ORDER, Branching
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import Processes
 from hmrnn.training.run import prepare
-from hmrnn.training.text import TIE
 
 
 def counted(symbols: list[int]) -> dict[tuple[int, ...], float]:

@@ -18,10 +18,10 @@ import torch
 from commands import run, run_process
 
 from hmrnn import TextModel
-from hmrnn.data.corpora import builtin_text
-from hmrnn.data.streams import Streams
-from hmrnn.demo import demo
-from hmrnn.presets import TEXT_PRESETS
+from hmrnn.cli.demo import demo
+from hmrnn.domains.text.config import TEXT_PRESETS
+from hmrnn.domains.text.data.corpora import builtin_text
+from hmrnn.domains.text.data.streams import Streams
 from hmrnn.training.checkpoint import load_run, save_model
 
 ROOT = Path(__file__).parent.parent
@@ -415,7 +415,7 @@ def test_a_demo_that_an_older_version_began_goes_on_with_its_settings(tmp_path, 
     small = TEXT_PRESETS["small"]
     older = replace(small, training=replace(small.training, patience=7, cooldown=0.0, guided_updates=10_000))
     with monkeypatch.context() as patch:
-        patch.setattr("hmrnn.demo.TEXT_PRESETS", {"small": older})
+        patch.setattr("hmrnn.cli.demo.TEXT_PRESETS", {"small": older})
         demo(tmp_path, epochs=0.02, seed=0)
     demo(tmp_path, epochs=0.04, seed=0)
     assert load_run(tmp_path).config.training == replace(older.training, epochs=0.04)

@@ -8,7 +8,12 @@ from networks import Case
 
 from hmrnn import HMLSTM, LSTM, StrokeModel, StrokeModelConfig, Symbols, TextModel, TextModelConfig
 from hmrnn.boundary import bound
-from hmrnn.dropout import drop, drop_weights, evaluating, mask
+from hmrnn.dropout import (
+    drop,
+    drop_weights,
+    evaluating,
+    mask,
+)
 from hmrnn.equations import LayerWeights, layer_step
 
 

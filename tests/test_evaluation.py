@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmrnn import Symbols, TextModel, TextModelConfig
-from hmrnn.baselines.ngram import NGram
-from hmrnn.data.streams import Streams
-from hmrnn.dynamic import (
+from hmrnn.cli.ngram import NGram
+from hmrnn.domains.text.data.streams import Streams
+from hmrnn.domains.text.dynamic import (
     FURTHEST,
     DynamicEvaluation,
     DynamicScore,
@@ -24,7 +24,12 @@ from hmrnn.dynamic import (
     learnable,
     read_window,
 )
-from hmrnn.evaluation import TEMPERATURES, best_temperature, bits_at, bits_per_character
+from hmrnn.domains.text.evaluation import (
+    TEMPERATURES,
+    best_temperature,
+    bits_at,
+    bits_per_character,
+)
 
 TEXT = 'He said: "Go (now!)". She went.\nIt was late... and cold? Yes.\n' * 3
 KINDS = ["hm-lstm", "lstm", "clockwork", "hrnn"]

@@ -11,8 +11,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.image import AxesImage
 
 from hmrnn import Symbols, TextModel, TextModelConfig
+from hmrnn.domains.text.classes import CLASSES, rates_by_class, symbol_classes
 from hmrnn.show import figures
-from hmrnn.structure.classes import CLASSES, rates_by_class, symbol_classes
 from hmrnn.training.history import read_metrics
 
 TEXT = ("the cat sat on 2 mats. the dog, too.\n" * 6)[:200]

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from hmrnn.files import write_atomically
+from hmrnn.storage.files import write_atomically
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):

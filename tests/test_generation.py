@@ -8,8 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hmrnn import Symbols, TextModel, TextModelConfig
-from hmrnn.generation import Sampling, generate
-from hmrnn.structure.marks import legend, mark
+from hmrnn.domains.text.generation import Sampling, generate
+from hmrnn.domains.text.marks import legend, mark
 
 TEXT = "the cat sat on the mat. the dog sat too.\n"
 LOGITS = st.lists(st.floats(-20, 20), min_size=1, max_size=12).map(torch.tensor)
@@ -94,7 +94,7 @@ def test_boundaries_are_those_of_the_model():
 def test_a_long_prompt_is_read_in_parts(monkeypatch):
     model = small("hrnn")
     whole = model.generate(TEXT * 3, 20, seed=1)
-    monkeypatch.setattr("hmrnn.generation.AT_ONCE", 5)
+    monkeypatch.setattr("hmrnn.domains.text.generation.AT_ONCE", 5)
     assert model.generate(TEXT * 3, 20, seed=1) == whole
 
 

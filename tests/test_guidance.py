@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 from hmrnn import HMLSTM
 from hmrnn.baselines import HRNN, LSTM
 from hmrnn.config import TrainingConfig
+from hmrnn.guidance import (
+    FORCE,
+    HELD_BACK,
+    HELD_BACK_BY,
+    Guidance,
+    Seen,
+    excesses,
+    imitation,
+    targets,
+)
 from hmrnn.sequence import COPY
-from hmrnn.training.guidance import FORCE, HELD_BACK, HELD_BACK_BY, Guidance, Seen, excesses, imitation, targets
 
 
 def network(seed: int, copy_boundary: str = "hold", engine: str = "reference") -> HMLSTM:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, MixtureSameFamily, MultivariateNormal
 
-from hmrnn.mixture import FAR, LOG_SIGMA_BOUND, RHO_BOUND, MixtureHead, PointDensity, density_of
+from hmrnn.mixture import (
+    FAR,
+    LOG_SIGMA_BOUND,
+    RHO_BOUND,
+    MixtureHead,
+    PointDensity,
+    density_of,
+)
 
 K = 4
 

@@ -13,8 +13,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from hmrnn import Symbols, TextModel, TextModelConfig
+from hmrnn.domains.text.page import page
 from hmrnn.sequence import Operation
-from hmrnn.show.page import page
 
 TEXT = "the cat sat on the mat. </script><b>the dog</b> & co.\nsat too.\n" * 5
 

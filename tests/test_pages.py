@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from commands import run
 
-from hmrnn.data.corpora import builtin_text
+from hmrnn.domains.text.data.corpora import builtin_text
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -15,15 +15,11 @@ import pytest
 from commands import run
 from matplotlib.figure import Figure
 
-from hmrnn.config import (
-    StrokeDataConfig,
-    StrokeModelConfig,
-    TextDataConfig,
-    TextModelConfig,
-    TrainingConfig,
-)
-from hmrnn.files import sealed
+from hmrnn.config import TrainingConfig
+from hmrnn.domains.strokes.config import StrokeDataConfig, StrokeModelConfig
+from hmrnn.domains.text.config import TextDataConfig, TextModelConfig
 from hmrnn.show import curves
+from hmrnn.storage.files import sealed
 from hmrnn.training.history import read_history
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks" / "runs"

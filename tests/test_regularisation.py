@@ -11,12 +11,18 @@ import pytest
 import torch
 from small_runs import DROPOUT, UPDATES, metrics, same_weights, settings, weights
 
-from hmrnn.config import StrokeDataConfig, StrokeModelConfig, StrokeRunConfig, TrainingConfig, WritingConfig
-from hmrnn.data.streams import Streams
+from hmrnn.config import TrainingConfig
+from hmrnn.domains.strokes.config import (
+    StrokeDataConfig,
+    StrokeModelConfig,
+    StrokeRunConfig,
+    WritingConfig,
+)
+from hmrnn.domains.text.data.streams import Streams
+from hmrnn.guidance import Guidance
 from hmrnn.training import checkpoint
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import Processes
-from hmrnn.training.guidance import Guidance
 from hmrnn.training.loop import Training
 from hmrnn.training.run import load, prepare, train_run
 

@@ -24,9 +24,10 @@ from small_runs import (
 )
 
 from hmrnn import TextModel
-from hmrnn.config import PlantedConfig, TextDataConfig, TextModelConfig, UsageError
-from hmrnn.data import corpora
-from hmrnn.data.corpora import builtin_text
+from hmrnn.config import UsageError
+from hmrnn.domains.text.config import PlantedConfig, TextDataConfig, TextModelConfig
+from hmrnn.domains.text.data import corpora
+from hmrnn.domains.text.data.corpora import builtin_text
 from hmrnn.engines import native
 from hmrnn.training import checkpoint
 from hmrnn.training.loop import Training

@@ -15,16 +15,14 @@ from nltk.metrics.segmentation import pk as nltk_pk
 from nltk.metrics.segmentation import windowdiff
 
 from hmrnn import HMLSTM
-from hmrnn.config import PlantedConfig
-from hmrnn.data.planted import planted
-from hmrnn.data.text import as_symbols
-from hmrnn.structure.classes import CLASSES, symbol_classes
+from hmrnn.domains.text.classes import CLASSES, symbol_classes
+from hmrnn.domains.text.config import PlantedConfig
+from hmrnn.domains.text.data.planted import planted
+from hmrnn.domains.text.data.symbols import as_symbols
+from hmrnn.domains.text.known import at_separators, from_planted, from_words
 from hmrnn.structure.scores import (
     Gold,
-    at_separators,
     baselines,
-    from_planted,
-    from_words,
     score,
     score_table,
     window_errors,

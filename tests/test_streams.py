@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from hmrnn import HMLSTM, HRNN, HMLSTMState, Piecewise, Symbols, TextModel, TextModelConfig
+from hmrnn.domains.text.generation import generate
 from hmrnn.engines.native.streams import TextStream
-from hmrnn.generation import generate
 
 
 def network(**options) -> HMLSTM:

@@ -12,11 +12,11 @@ import pytest
 from commands import run, run_process
 
 from hmrnn import StrokeModel
-from hmrnn.config import StrokeDataConfig, WritingConfig
-from hmrnn.data.handwriting import load_strokes
-from hmrnn.data.strokes import read_json_lines, to_json
-from hmrnn.data.writing import write
-from hmrnn.evaluation import log_likelihoods
+from hmrnn.domains.strokes.config import StrokeDataConfig, WritingConfig
+from hmrnn.domains.strokes.data.lines import load_strokes
+from hmrnn.domains.strokes.data.points import read_json_lines, to_json
+from hmrnn.domains.strokes.data.writing import write
+from hmrnn.domains.strokes.evaluation import log_likelihoods
 
 FLAGS = "--writing.lines 60 --writing.words 1 2 --writing.spacing 6 --hidden-sizes 12 12 12 --output-size 12"
 FLAGS += " --precision float32"  # the same numbers on every processor

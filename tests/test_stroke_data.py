@@ -16,11 +16,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmrnn.config import StrokeDataConfig, WritingConfig
-from hmrnn.data import handwriting, iam
-from hmrnn.data.batches import NO_LINE, Epochs, LineBatches, cut, windows
-from hmrnn.data.handwriting import load_strokes, shuffled
-from hmrnn.data.strokes import from_strokes, read_json_lines, to_json, to_strokes
+from hmrnn.domains.strokes.config import StrokeDataConfig, WritingConfig
+from hmrnn.domains.strokes.data import iam
+from hmrnn.domains.strokes.data import lines as handwriting
+from hmrnn.domains.strokes.data.lines import load_strokes, shuffled
+from hmrnn.domains.strokes.data.points import (
+    from_strokes,
+    read_json_lines,
+    to_json,
+    to_strokes,
+)
+from hmrnn.training.batches import (
+    NO_LINE,
+    Epochs,
+    LineBatches,
+    cut,
+    windows,
+)
 
 # Points
 

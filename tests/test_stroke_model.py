@@ -18,22 +18,21 @@ from hypothesis import strategies as st
 from small_runs import Killed, killed_at, metrics, same_weights, torchrun
 
 from hmrnn import StrokeModel, StrokeModelConfig
-from hmrnn.config import (
+from hmrnn.config import TrainingConfig, UsageError
+from hmrnn.domains.strokes.config import (
+    STROKE_PRESETS,
     StrokeDataConfig,
     StrokeRunConfig,
-    TrainingConfig,
-    UsageError,
     WritingConfig,
 )
-from hmrnn.data.batches import NO_LINE, LineBatches, cut
-from hmrnn.data.handwriting import load_strokes
-from hmrnn.data.strokes import Points
-from hmrnn.data.writing import write
-from hmrnn.evaluation import log_likelihoods
-from hmrnn.presets import STROKE_PRESETS
+from hmrnn.domains.strokes.data.lines import load_strokes
+from hmrnn.domains.strokes.data.points import Points
+from hmrnn.domains.strokes.data.writing import write
+from hmrnn.domains.strokes.density import predicted_density
+from hmrnn.domains.strokes.evaluation import log_likelihoods
+from hmrnn.domains.strokes.generation import generate_points
 from hmrnn.sequence import COPY
-from hmrnn.show.density import predicted_density
-from hmrnn.stroke_generation import generate_points
+from hmrnn.training.batches import NO_LINE, LineBatches, cut
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import Processes
 from hmrnn.training.loop import Training
@@ -87,8 +86,8 @@ def test_a_lines_likelihood_depends_on_the_line_alone(model, lengths, seed):
 def test_windows_and_batches_change_nothing(monkeypatch):
     network, lines = make_model(), lines_of(*range(2, 90, 7))
     whole = log_likelihoods(network, lines)
-    monkeypatch.setattr("hmrnn.evaluation.LINES_AT_ONCE", 3)
-    monkeypatch.setattr("hmrnn.evaluation.AT_ONCE", 12)
+    monkeypatch.setattr("hmrnn.domains.strokes.evaluation.LINES_AT_ONCE", 3)
+    monkeypatch.setattr("hmrnn.domains.strokes.evaluation.POINTS_AT_ONCE", 4)
     assert log_likelihoods(network, lines) == pytest.approx(whole, rel=1e-12)
     assert network.log_likelihood(lines[4]) == pytest.approx(whole[4], rel=1e-12)
 
@@ -353,7 +352,7 @@ def without_speed(directory: Path) -> list[dict]:
 
 
 def test_a_run_on_strokes_can_not_go_on_as_one_on_text(tmp_path):
-    from hmrnn.config import TextRunConfig
+    from hmrnn.domains.text.config import TextRunConfig
 
     train_run(run_settings(epochs=0.2), tmp_path)
     with pytest.raises(UsageError, match="is a run on strokes"):

@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmrnn import COPY, Symbols, TextModel, TextModelConfig
-from hmrnn.data.text import numbered
+from hmrnn.domains.text.data.symbols import numbered
+from hmrnn.domains.text.structure import Segmentation, follow
+from hmrnn.domains.text.written import write_json, write_marked
 from hmrnn.structure import segments as module
-from hmrnn.structure.operations import Steps, Updates, follow, updates
-from hmrnn.structure.segments import Segment, Segmentation, segments
-from hmrnn.structure.written import Counted, write_json, write_marked
+from hmrnn.structure.operations import Steps, Updates, updates
+from hmrnn.structure.segments import Segment, segments
+from hmrnn.structure.written import Counted
 
 TEXT = "the cat sat on the mat. the dog sat too.\n" * 2
 SYMBOLS = Symbols.of("ab")

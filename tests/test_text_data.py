@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmrnn import Symbols
-from hmrnn.config import PlantedConfig, TextDataConfig
-from hmrnn.data import corpora, store
-from hmrnn.data.corpora import load_text
-from hmrnn.data.planted import planted
-from hmrnn.data.store import TextFile, from_files
-from hmrnn.data.streams import Streams
+from hmrnn.domains.text.config import PlantedConfig, TextDataConfig
+from hmrnn.domains.text.data import corpora, store
+from hmrnn.domains.text.data.corpora import load_text
+from hmrnn.domains.text.data.planted import planted
+from hmrnn.domains.text.data.store import TextFile, from_files
+from hmrnn.domains.text.data.streams import Streams
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
 
@@ -219,7 +219,7 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
 def test_memory_does_not_grow_with_the_file(tmp_path):
     """Peak memory of a process that reads 2 MB, and of one that reads 100 MB."""
     code = (
-        "import sys; from hmrnn.config import TextDataConfig; from hmrnn.data.corpora import load_text;"
+        "import sys; from hmrnn.config import TextDataConfig; from hmrnn.domains.text.data.corpora import load_text;"
         "data = load_text(TextDataConfig(sys.argv[1])); status = open('/proc/self/status').read();"
         "print(len(data.numbers), int(status.split('VmHWM:')[1].split()[0]) // 1024)"
     )

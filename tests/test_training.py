@@ -19,18 +19,18 @@ from small_runs import (
 
 from hmrnn import TextModel
 from hmrnn.config import TrainingConfig
-from hmrnn.data.corpora import load_text
-from hmrnn.evaluation import bits_per_character
+from hmrnn.domains.text.data.corpora import load_text
+from hmrnn.domains.text.evaluation import bits_per_character
+from hmrnn.domains.text.task import TextTask
+from hmrnn.guidance import Guidance
 from hmrnn.training import checkpoint
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import Processes
-from hmrnn.training.guidance import Guidance
 from hmrnn.training.loop import Diverged, Training
 from hmrnn.training.metrics import LONG, CollapseWatch
 from hmrnn.training.run import prepare, train_run
 from hmrnn.training.schedules import LearningRate
 from hmrnn.training.task import Validation
-from hmrnn.training.text import TextTask
 
 # The loop
 
@@ -92,7 +92,7 @@ def test_the_state_is_carried_within_an_epoch_and_reset_at_its_start(text_file, 
         return forward(self, symbols, state, *arguments, **options)
 
     monkeypatch.setattr(TextModel, "forward", watched)
-    monkeypatch.setattr("hmrnn.training.text.RENEWAL", 6)
+    monkeypatch.setattr("hmrnn.domains.text.task.RENEWAL", 6)
     train_run(settings(text_file), tmp_path)
     assert [state is None for state in states] == ([True] + [False] * (UPDATES - 1)) * 2
     for update, state in enumerate(states):
@@ -176,7 +176,7 @@ def test_steering_falls_with_the_learning_rate(text_file, tmp_path, monkeypatch)
 
 def test_the_slope_in_force_falls_while_detectors_are_guided(text_file, tmp_path, monkeypatch):
     """Over a resume, too; what is told and kept is the schedule's."""
-    monkeypatch.setattr("hmrnn.training.guidance.HELD_BACK_BY", 4)
+    monkeypatch.setattr("hmrnn.guidance.HELD_BACK_BY", 4)
     own, in_force = TextTask.loss, []
 
     def watched(self, update, generator):

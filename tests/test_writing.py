@@ -14,9 +14,9 @@ from HersheyFonts import HersheyFonts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmrnn.config import WritingConfig
-from hmrnn.data.strokes import to_strokes
-from hmrnn.data.writing import LEAST, WORDS, write
+from hmrnn.domains.strokes.config import WritingConfig
+from hmrnn.domains.strokes.data.points import to_strokes
+from hmrnn.domains.strokes.data.writing import LEAST, WORDS, write
 
 FONTS = get_args(get_type_hints(WritingConfig)["font"])
 LOADED = {font: HersheyFonts(load_default_font=font) for font in FONTS}

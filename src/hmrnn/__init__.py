@@ -4,15 +4,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hmrnn.baselines import HRNN, LSTM, ClockworkRNN, text_boundaries
+    from hmrnn.baselines import (
+        HRNN,
+        LSTM,
+        ClockworkRNN,
+        text_boundaries,
+    )
     from hmrnn.boundary import HANDWRITING_SLOPE, PTB_SLOPE, SlopeSchedule
-    from hmrnn.config import StrokeModelConfig, TextModelConfig
-    from hmrnn.data.text import Symbols
+    from hmrnn.domains.strokes.config import StrokeModelConfig
+    from hmrnn.domains.strokes.model import StrokeModel, StrokeModelOutput
+    from hmrnn.domains.text.config import TextModelConfig
+    from hmrnn.domains.text.data.symbols import Symbols
+    from hmrnn.domains.text.model import TextModel, TextModelOutput
     from hmrnn.hmlstm import HMLSTM
     from hmrnn.mixture import MixtureHead, PointDensity
-    from hmrnn.models import StrokeModel, StrokeModelOutput, TextModel, TextModelOutput
     from hmrnn.output import OutputEmbedding, SoftmaxHead
-    from hmrnn.sequence import COPY, FLUSH, UPDATE, HMLSTMOutput, HMLSTMState, Operation, Piecewise
+    from hmrnn.sequence import (
+        COPY,
+        FLUSH,
+        UPDATE,
+        HMLSTMOutput,
+        HMLSTMState,
+        Operation,
+        Piecewise,
+    )
     from hmrnn.training.run import train_run
 
 __version__ = "0.1.0"
@@ -50,11 +65,13 @@ __all__ = [
 _HOMES = {
     "hmrnn.baselines": ("HRNN", "LSTM", "ClockworkRNN", "text_boundaries"),
     "hmrnn.boundary": ("HANDWRITING_SLOPE", "PTB_SLOPE", "SlopeSchedule"),
-    "hmrnn.data.text": ("Symbols",),
+    "hmrnn.domains.text.data.symbols": ("Symbols",),
     "hmrnn.hmlstm": ("HMLSTM",),
-    "hmrnn.config": ("StrokeModelConfig", "TextModelConfig"),
+    "hmrnn.domains.strokes.config": ("StrokeModelConfig",),
+    "hmrnn.domains.text.config": ("TextModelConfig",),
     "hmrnn.mixture": ("MixtureHead", "PointDensity"),
-    "hmrnn.models": ("StrokeModel", "StrokeModelOutput", "TextModel", "TextModelOutput"),
+    "hmrnn.domains.strokes.model": ("StrokeModel", "StrokeModelOutput"),
+    "hmrnn.domains.text.model": ("TextModel", "TextModelOutput"),
     "hmrnn.output": ("OutputEmbedding", "SoftmaxHead"),
     "hmrnn.sequence": ("COPY", "FLUSH", "UPDATE", "HMLSTMOutput", "HMLSTMState", "Operation", "Piecewise"),
     "hmrnn.training.run": ("train_run",),

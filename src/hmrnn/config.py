@@ -5,9 +5,9 @@ No torch here: `hmrnn train text --help` reads this file and must be quick.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar, get_args
+from typing import Annotated, ClassVar, Literal, TypeVar, get_args
 
 from tyro.conf import Suppress, arg
 
@@ -17,8 +17,6 @@ RecurrentKind = Literal["hm-lstm", "lstm", "clockwork", "hrnn"]
 Engine = Literal["auto", "native", "events", "reference"]
 Precision = Literal["auto", "float32", "bfloat16"]
 OnUnknown = Literal["error", "skip", "replace"]
-TEXT_SETS = ("ptb", "text8", "enwik8", "builtin", "planted")
-STROKE_SETS = ("iam-ondb", "builtin")
 BOUNDARIES: tuple[str, ...] = get_args(Boundary)
 COPY_BOUNDARIES: tuple[str, ...] = get_args(CopyBoundary)
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -130,75 +128,6 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class TextModelConfig(ModelConfig):
-    """The shape of a text model."""
-
-
-@dataclass(frozen=True)
-class StrokeModelConfig(ModelConfig):
-    """The shape of a model of pen strokes."""
-
-    hidden_sizes: tuple[int, ...] = (400, 400, 400)
-    """Units of each layer, the lowest first."""
-    output_size: int = 400
-    """Size of the output embedding."""
-    components: int = 20
-    """Gaussians in the mixture that predicts the next point."""
-    smallest_sigma: float = SMALLEST_SIGMA
-    """Smallest standard deviation of a Gaussian, as a share of the data's own. Coordinates are whole numbers, so a
-    smaller one gives a larger likelihood; compare models with the same one only."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_size("components", self.components, MOST_UNITS)
-        if not 1e-5 <= self.smallest_sigma < 1:
-            raise ValueError(f"smallest_sigma must be at least 1e-5, and less than 1; got {self.smallest_sigma}")
-        if self.model == "hrnn" and len(self.hidden_sizes) != 2:
-            raise ValueError(
-                "pen strokes give an hrnn boundaries for 2 layers: hidden_sizes must be two numbers; "
-                f"got {self.hidden_sizes}"
-            )
-
-
-@dataclass(frozen=True)
-class PlantedConfig:
-    """The planted hierarchy: words of letters, phrases of words, and so on, with nothing between them."""
-
-    symbols: int = 1_000_000
-    """About how many symbols to make: the last phrase is not cut."""
-    letters: int = 20
-    """Distinct letters, at most 26."""
-    words: int = 50
-    """Distinct words, and at each higher level as many distinct units."""
-    word_length: tuple[int, int] = (3, 7)
-    """Letters of the shortest and of the longest word."""
-    phrase_length: tuple[int, int] = (2, 4)
-    """Units of the level below in the shortest and in the longest unit of a level."""
-    depth: int = 2
-    """Levels: 1 for words alone, 2 for words and phrases, and so on."""
-    noise: float = 0.0
-    """Share of the symbols that are replaced by a random letter."""
-    seed: int = 0
-    """The same seed plants the same hierarchy."""
-
-    def __post_init__(self) -> None:
-        check_seed(self.seed)
-        for name in ("symbols", "words", "depth"):
-            check_size(name, getattr(self, name), MOST_SYMBOLS)
-        if not 2 <= self.letters <= 26:
-            raise ValueError(f"letters must lie between 2 and 26; got {self.letters}")
-        if not 0 <= self.noise <= 1:
-            raise ValueError(f"noise is a share, between 0 and 1; got {self.noise}")
-        for name in ("word_length", "phrase_length"):
-            check_range(name, getattr(self, name), most=1000)
-        if self.word_length[1] * self.phrase_length[1] ** (min(self.depth, 64) - 1) * self.words > MOST_SYMBOLS:
-            raise ValueError("depth, words and the lengths of words and phrases make units that are too long to keep")
-        for name, kinds in (("word_length", self.letters), ("phrase_length", self.words)):
-            if sum(kinds**length for length in range(getattr(self, name)[0], getattr(self, name)[1] + 1)) < self.words:
-                raise ValueError(f"there are fewer than {self.words} distinct units of {name} {getattr(self, name)}")
-
-
-@dataclass(frozen=True)
 class DataConfig:
     """What to learn from: a set that is known by its name, or a path."""
 
@@ -212,89 +141,6 @@ class DataConfig:
     def at_home(self: Data) -> Data:
         """With an absolute path, so that a run can be resumed from another folder."""
         return replace(self, data=str(Path(self.data).absolute())) if self.is_path else self
-
-
-@dataclass(frozen=True)
-class TextDataConfig(DataConfig):
-    """The text to learn from."""
-
-    sets = TEXT_SETS
-    data: str = "builtin"
-    """ptb, text8, enwik8, builtin (no download), planted (made), or a file or a folder of files."""
-    bytes: bool = False
-    """Take a file's bytes as its symbols, not its UTF-8 characters. enwik8 always is."""
-    random_start: bool = False
-    """Start every epoch but the first at a random place of the training text and go round. Then the text is cut into
-    sequences and windows elsewhere each time."""
-    planted: PlantedConfig = field(default_factory=PlantedConfig)
-
-    def __post_init__(self) -> None:
-        if self.bytes and self.data in ("ptb", "text8", "builtin", "planted"):
-            raise ValueError(f"bytes is for files; {self.data} is made of characters")
-
-
-@dataclass(frozen=True)
-class WritingConfig:
-    """The built-in handwriting: words in a Hershey font, as an unsteady hand would draw them."""
-
-    lines: int = 2000
-    """Lines to draw."""
-    words: tuple[int, int] = (2, 4)
-    """Words of the shortest and of the longest line."""
-    font: Literal["futural", "scripts"] = "futural"
-    """The Hershey font: plain letters, or a script."""
-    spacing: float = 2.5
-    """Mean distance of two points of a stroke; a small letter is about 14 high, 9 in the script."""
-    jitter: float = 0.15
-    """Standard deviation of each coordinate."""
-    slant: float = 0.15
-    """Standard deviation of a line's slant: the tangent of its angle."""
-    size: float = 0.1
-    """Standard deviation of a line's size, as a share of it."""
-    speed: float = 0.2
-    """Standard deviation of the distance between points from line to line, and within a line, as a share of it."""
-    seed: int = 0
-    """The same seed draws the same lines."""
-
-    def __post_init__(self) -> None:
-        check_seed(self.seed)
-        check_size("lines", self.lines, 10**7)
-        check_range("words", self.words, most=1000)
-        if not 0.01 <= self.spacing < float("inf"):
-            raise ValueError(f"spacing must be at least 0.01, and finite; got {self.spacing}")
-        for name in ("jitter", "slant", "size", "speed"):
-            if not 0 <= getattr(self, name) <= 100:
-                raise ValueError(f"{name} must not be negative, and at most 100; got {getattr(self, name)}")
-
-
-@dataclass(frozen=True)
-class StrokeDataConfig(DataConfig):
-    """The handwriting to learn from."""
-
-    sets = STROKE_SETS
-    data: str = "builtin"
-    """iam-ondb, builtin (no download), or a file: JSON lines, a list of strokes on each, a stroke a list of [x, y]."""
-    shortest: int | None = None
-    """Lines with fewer points are left out. By default 300 for iam-ondb, as in the paper, else 2."""
-    division: Literal["shuffled", "by-writer"] = "shuffled"
-    """Which lines to train on, to validate and to test. shuffled: 90, 5 and 5 %, whoever wrote them, as in the paper.
-    by-writer: the lists t1 that IAM-OnDB is published with, in which no writer is in two parts."""
-    division_seed: int = 0
-    """Of the shuffle."""
-    scaling: float = 0.0
-    """In training, each line is made larger or smaller by up to this share, by another factor in each epoch."""
-    late_window: tuple[int, int] | None = None
-    """An epoch, counted from 0, and how many steps a window has from then on: longer ones towards the end."""
-    writing: WritingConfig = field(default_factory=WritingConfig)
-
-    def __post_init__(self) -> None:
-        check_share("scaling", self.scaling)
-        if self.late_window is not None and not (0 <= self.late_window[0] <= LONGEST and self.late_window[1] >= 1):
-            raise ValueError(f"late_window must be an epoch and a number of steps from 1; got {self.late_window}")
-        if self.shortest is not None and self.shortest < 2:
-            raise ValueError(f"shortest must be at least 2, a point and the next to predict; got {self.shortest}")
-        if self.division == "by-writer" and self.data != "iam-ondb":
-            raise ValueError(f"division by-writer is for iam-ondb, whose writers are known; not for {self.data}")
 
 
 @dataclass(frozen=True)
@@ -399,57 +245,34 @@ class ReadingConfig:
     """What to do with a symbol that the model does not know."""
 
 
-@dataclass(frozen=True)
-class AdaptingConfig:
-    """What else to measure, beside what a model makes of a text as it is."""
-
-    temperature: float | Literal["auto"] | None = None
-    """Logits are divided by it. auto: by what is best on the validation part."""
-    dynamic: float | Literal["auto"] | None = None
-    """Dynamic evaluation with this eta. auto: with what is best on the validation part."""
-    decay: float | None = None
-    """Its lambda. By default what is best on the validation part."""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.temperature, float | int) and not 0.01 <= self.temperature <= 100:
-            raise ValueError(f"--temperature must lie between 0.01 and 100, or be auto; got {self.temperature}")
-        if isinstance(self.dynamic, float | int):
-            check_positive("--dynamic", self.dynamic, most=1e30)  # float32 ends soon after
-        if self.decay is not None and self.dynamic is None:
-            raise ValueError("--decay is that of dynamic evaluation: it needs --dynamic")
-        if self.decay is not None and not 0 <= self.decay <= 1:
-            raise ValueError(f"--decay must lie between 0 and 1; got {self.decay}")
-
-    @property
-    def needs_own_text(self) -> bool:
-        """Whether it takes the text that the model was trained on."""
-        return self.dynamic is not None or self.temperature == "auto"
-
-
 BOUNDS = ("epochs", "minutes", "checkpoint_minutes")  # what may change when a run is resumed
 
 
 @dataclass(frozen=True)
-class TextRunConfig:
-    """All that decides what comes of a training run on text."""
+class RunConfig:
+    """All that decides what comes of a training run. Each kind of sequence has its own."""
 
-    kind: ClassVar[str] = "text"
+    kind: ClassVar[str]
     # name="": on the command line these are --data, --hidden-sizes, --epochs, without a prefix
-    data: Annotated[TextDataConfig, arg(name="")] = field(default_factory=TextDataConfig)
-    model: Annotated[TextModelConfig, arg(name="")] = field(default_factory=TextModelConfig)
-    training: Annotated[TrainingConfig, arg(name="")] = field(default_factory=TrainingConfig)
+    data: Annotated[DataConfig, arg(name="")]
+    model: Annotated[ModelConfig, arg(name="")]
+    training: Annotated[TrainingConfig, arg(name="")]
 
 
-@dataclass(frozen=True)
-class StrokeRunConfig:
-    """All that decides what comes of a training run on pen strokes."""
+NEVER = 10**6  # validations, epochs
 
-    kind: ClassVar[str] = "strokes"
-    data: Annotated[StrokeDataConfig, arg(name="")] = field(default_factory=StrokeDataConfig)
-    model: Annotated[StrokeModelConfig, arg(name="")] = field(default_factory=StrokeModelConfig)
-    training: Annotated[TrainingConfig, arg(name="")] = field(
-        default_factory=lambda: TrainingConfig(target_rate=0.25, uncertainty_weight=0.0)
+# What the presets of full size share, but for the paper's.
+OURS = TrainingConfig(batch_size=32, warmup=500, average=0.999, patience=NEVER, cooldown=0.5)
+
+
+def paper_training(batch_size: int, learning_rate: float, slope_per_epoch: float, slope_limit: float) -> TrainingConfig:
+    """Adam, whose learning rate is divided by 50 when validation stops improving; detectors on their own."""
+    return TrainingConfig(
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        slope_per_epoch=slope_per_epoch,
+        slope_limit=slope_limit,
+        detector_radius=0.0,
+        guided_updates=0,
+        epochs=NEVER,
     )
-
-
-RunConfig: TypeAlias = TextRunConfig | StrokeRunConfig

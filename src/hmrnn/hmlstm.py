@@ -9,12 +9,27 @@ import torch
 from torch import Tensor, nn
 
 from hmrnn import engines
-from hmrnn.config import BOUNDARIES, COPY_BOUNDARIES, PRECISIONS, Boundary, CopyBoundary, Precision, check_share
+from hmrnn.config import (
+    BOUNDARIES,
+    COPY_BOUNDARIES,
+    PRECISIONS,
+    Boundary,
+    CopyBoundary,
+    Precision,
+    check_share,
+)
 from hmrnn.dropout import drop_weights, mask
 from hmrnn.engines.native.streams import try_step
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call, Recurrent, Unrolled
-from hmrnn.sequence import COPY, FLUSH, UPDATE, HMLSTMOutput, HMLSTMState, Piecewise
+from hmrnn.sequence import (
+    COPY,
+    FLUSH,
+    UPDATE,
+    HMLSTMOutput,
+    HMLSTMState,
+    Piecewise,
+)
 
 
 class HMLSTMLayer(nn.Module):

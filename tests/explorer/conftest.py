@@ -10,7 +10,7 @@ import torch
 from explorer.models import DRAWN, SMALL, TEXT
 from explorer.server import running
 from hmrnn import StrokeModel, StrokeModelConfig, Symbols, TextModel, TextModelConfig
-from hmrnn.data.strokes import from_strokes
+from hmrnn.domains.strokes.data.points import from_strokes
 
 
 @pytest.fixture(scope="session")

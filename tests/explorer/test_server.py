@@ -22,14 +22,16 @@ from explorer.models import DRAWN, TEXT
 from explorer.server import Client, assert_tells, joined, running, talking
 from hmrnn import StrokeModel, TextModel
 from hmrnn.config import ReadingConfig
-from hmrnn.data.strokes import from_strokes, read_json_lines
-from hmrnn.explorer import listening, serve, server, text_run
-from hmrnn.explorer.hand import LETTER, Hand
+from hmrnn.domains.strokes.data.points import from_strokes, read_json_lines
+from hmrnn.domains.strokes.hand import LETTER, Hand
+from hmrnn.domains.text import explorer as text_run
+from hmrnn.domains.text.structure import follow
+from hmrnn.domains.text.written import write_json
+from hmrnn.explorer import listening, serve, server
 from hmrnn.explorer.loading import load
 from hmrnn.explorer.reading import BLOCK, Memory, read_text
 from hmrnn.explorer.requests import MOST_POINTS, MOST_SYMBOLS, Refused
-from hmrnn.structure.operations import follow
-from hmrnn.structure.written import Counted, write_json
+from hmrnn.structure.written import Counted
 
 
 @pytest.fixture

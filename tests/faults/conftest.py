@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from faults.runs import FLAGS, kind, succeeded
-from hmrnn.data.corpora import builtin_text
+from hmrnn.domains.text.data.corpora import builtin_text
 
 
 def line(number: int) -> list[list[list[float]]]:

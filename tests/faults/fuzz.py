@@ -29,13 +29,16 @@ except ImportError:  # it is not to be had for every Python
 
 if atheris is not None and __name__ == "__main__":
     with atheris.instrument_imports(include=["hmrnn"]):
-        from hmrnn.commands import strokes, text
+        from hmrnn.domains.strokes import commands as strokes
+        from hmrnn.domains.text import commands as text
 else:
-    from hmrnn.commands import strokes, text
+    from hmrnn.domains.strokes import commands as strokes
+    from hmrnn.domains.text import commands as text
 
-from hmrnn.config import AdaptingConfig, ReadingConfig
-from hmrnn.files import cache_directory
-from hmrnn.generation import Sampling
+from hmrnn.config import ReadingConfig
+from hmrnn.domains.text.config import AdaptingConfig
+from hmrnn.domains.text.generation import Sampling
+from hmrnn.storage.files import cache_directory
 from hmrnn.structure import scores
 
 SEEDS = (

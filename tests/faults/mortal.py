@@ -16,9 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-import hmrnn.files
+import hmrnn.storage.files
 from hmrnn import cli
-from hmrnn.commands import training  # noqa: F401
+from hmrnn.cli import training  # noqa: F401
 
 FEWEST, MOST = 1, 40  # updates in a life
 
@@ -51,7 +51,7 @@ def train(arguments: list[str], dies_in_write: int, chance: random.Random) -> in
             os.kill(os.getpid(), signal.SIGKILL)
 
     if dies_in_write:
-        hmrnn.files.os.fsync, hmrnn.files.os.replace = mortal_fsync, mortal_replace
+        hmrnn.storage.files.os.fsync, hmrnn.storage.files.os.replace = mortal_fsync, mortal_replace
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     sys.argv = ["hmrnn", "train", *arguments]

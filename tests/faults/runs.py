@@ -17,7 +17,7 @@ import commands
 import pytest
 from safetensors.torch import load_file
 
-from hmrnn.files import sealed
+from hmrnn.storage.files import sealed
 
 SIZES = "--hidden-sizes 8 8 8 --output-size 8 --embedding-size 8"
 # Without a cooldown, so that a run may be resumed with more epochs and still be the same.

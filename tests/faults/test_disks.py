@@ -17,7 +17,7 @@ import pytest
 
 from faults.fuzz import own_cache
 from faults.runs import DAMAGE, FLAGS, PARTS, call, copy, reason, refused, succeeded, weights_of
-from hmrnn.data.handwriting import iam_lines
+from hmrnn.domains.strokes.data.lines import iam_lines
 
 MANY = [3, pytest.param(100, marks=pytest.mark.faults)]  # pieces of damage
 

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from faults.runs import all_finite, bounded, call, copy, reason, refused, reseal, succeeded
-from hmrnn.pretrained import checksum_of
+from hmrnn.storage.pretrained import checksum_of
 from hmrnn.training.checkpoint import checksum_of_all, load_progress
 
 SLOW = pytest.mark.faults
@@ -230,7 +230,7 @@ def test_a_lock_that_is_none(runs, tmp_path, name, what):
 @pytest.mark.parametrize("data", ["/dev/zero", "\0", "../" * 99 + "etc/passwd", "/", "a\nb", "~", "-", "\ud800"])
 def test_a_run_that_names_other_data(runs, tmp_path, name, data, monkeypatch):
     """What a run says it was trained on is read only if it is that."""
-    monkeypatch.setattr("hmrnn.data.corpora.files_below", lambda path: [path])  # not the whole disk, of /
+    monkeypatch.setattr("hmrnn.domains.text.data.corpora.files_below", lambda path: [path])  # not the whole disk, of /
     run = copy(runs[name], tmp_path)
     settings = json.loads((run / "config.json").read_text())["data"]
     reseal(run, data={**settings, "data": data})

@@ -10,8 +10,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hmrnn.equations import LAYER_NORM_EPS
-from hmrnn.recurrent import Call, Recurrent, Unrolled, refuse_boundaries
-from hmrnn.sequence import COPY, UPDATE, HMLSTMOutput, HMLSTMState, Piecewise
+from hmrnn.recurrent import (
+    Call,
+    Recurrent,
+    Unrolled,
+    refuse_boundaries,
+)
+from hmrnn.sequence import (
+    COPY,
+    UPDATE,
+    HMLSTMOutput,
+    HMLSTMState,
+    Piecewise,
+)
 
 
 class ClockworkRNN(Recurrent):

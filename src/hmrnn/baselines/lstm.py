@@ -12,7 +12,12 @@ from torch import nn
 from hmrnn.config import Precision, check_share
 from hmrnn.dropout import drop
 from hmrnn.hmlstm import HMLSTM
-from hmrnn.recurrent import Call, Recurrent, Unrolled, refuse_boundaries
+from hmrnn.recurrent import (
+    Call,
+    Recurrent,
+    Unrolled,
+    refuse_boundaries,
+)
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState
 
 

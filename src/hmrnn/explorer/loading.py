@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
-from hmrnn.commands.common import best_or_last
+from hmrnn.cli.common import best_or_last
 from hmrnn.config import ReadingConfig
+from hmrnn.domains.strokes.explorer import StrokeRun
+from hmrnn.domains.strokes.model import StrokeModel
+from hmrnn.domains.text.explorer import TextRun
+from hmrnn.domains.text.model import TextModel
 from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.runs import Run
-from hmrnn.explorer.stroke_run import StrokeRun
-from hmrnn.explorer.text_run import TextRun
-from hmrnn.models import StrokeModel, TextModel
-from hmrnn.pretrained import kind_of, read_config
+from hmrnn.storage.pretrained import kind_of, read_config
 
 
 def load(directories: Sequence[Path], memory: Memory, reading: ReadingConfig) -> list[Run[Any]]:

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from hmrnn.baselines.hrnn import LOOKBACK
+from hmrnn.domains.strokes.model import StrokeModel
+from hmrnn.domains.text.model import TextModel
 from hmrnn.mixture import PointDensity
-from hmrnn.models import StrokeModel, TextModel
 from hmrnn.sequence import HMLSTMState
 from hmrnn.structure.operations import Steps, steps_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hmrnn.data.strokes import checked_strokes
+from hmrnn.domains.strokes.data.points import checked_strokes
 
 SLOPES = (0.1, 20.0)
 MOST_NEW = 1_000  # symbols or points that are made in one request

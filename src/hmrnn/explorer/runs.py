@@ -12,10 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hmrnn.explorer.reading import Memory, Read, read_blocks, start
+from hmrnn.domains.strokes.model import StrokeModel
+from hmrnn.domains.text.model import TextModel
+from hmrnn.explorer.reading import (
+    Memory,
+    Read,
+    read_blocks,
+    start,
+)
 from hmrnn.explorer.requests import Request
-from hmrnn.files import finite
-from hmrnn.models import StrokeModel, TextModel
+from hmrnn.storage.files import finite
 from hmrnn.structure.operations import Steps
 
 Model = TypeVar("Model", TextModel, StrokeModel)

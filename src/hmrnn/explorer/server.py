@@ -15,8 +15,8 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, Response, WebSocket, WebSocketDisconnect
 
+from hmrnn.domains.strokes.hand import LETTER
 from hmrnn.explorer.guard import Guard
-from hmrnn.explorer.hand import LETTER
 from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.requests import MOST_SYMBOLS, Refused, Request
 from hmrnn.explorer.runs import Answers, Run

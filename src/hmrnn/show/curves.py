@@ -15,7 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hmrnn.config import ModelConfig
-from hmrnn.show.figures import COLOURS, LINES, MEASURES, TEXT_WIDTH
+from hmrnn.show.figures import (
+    COLOURS,
+    LINES,
+    MEASURES,
+    TEXT_WIDTH,
+)
 from hmrnn.training.history import History, Losses, Numbers
 
 MARKERS = "os^Dv"

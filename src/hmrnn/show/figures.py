@@ -12,12 +12,12 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from hmrnn.domains.strokes import drawing
+from hmrnn.domains.text.classes import CLASSES, rates_by_class
 from hmrnn.sequence import Operation
-from hmrnn.show import drawing
-from hmrnn.structure.classes import CLASSES, rates_by_class
 
 if TYPE_CHECKING:
-    from hmrnn.structure.segments import Segmentation
+    from hmrnn.domains.text.structure import Segmentation
 
 # Okabe and Ito's colours: told apart by the colour-blind, and of different darkness in print.
 COLOURS = (*drawing.COLOURS, "#000000")

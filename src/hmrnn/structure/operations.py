@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hmrnn.boundary import hard_sigmoid
-from hmrnn.data.strokes import Points
-from hmrnn.dropout import evaluating
 from hmrnn.hmlstm import HMLSTM
-from hmrnn.reading import Reader
-from hmrnn.sequence import COPY, HMLSTMOutput, HMLSTMState, Piecewise
+from hmrnn.sequence import (
+    COPY,
+    HMLSTMOutput,
+    HMLSTMState,
+    Piecewise,
+)
 
 if TYPE_CHECKING:
-    from hmrnn.models import StrokeModel, TextModel
+    from hmrnn.domains.strokes.model import StrokeModel
+    from hmrnn.domains.text.model import TextModel
 
 
 @dataclass(frozen=True)
@@ -71,36 +72,6 @@ class Updates:
 def updates(operations: Tensor) -> Updates:
     """(T, L) -> the count of each layer."""
     return Updates(tuple((operations != COPY).sum(0).tolist()), len(operations))
-
-
-@torch.no_grad()
-def follow(model: TextModel, pieces: Iterable[Tensor], hidden: bool = False) -> Iterator[Steps]:
-    """Reads a text piece by piece, each (T,) int64, in memory that does not grow. `hidden`: with the hidden states."""
-    reader = Reader(model, torch.Generator(model.embedding.weight.device).manual_seed(0))
-    start, expected = 0, None  # the log-probabilities of what comes next
-    for numbers in pieces:
-        if len(numbers) == 0:
-            continue
-        out = reader.read(numbers)
-        log_p = out.logits[:, 0].double().log_softmax(-1).cpu()
-        before = torch.full_like(log_p[:1], math.nan) if expected is None else expected
-        surprisal = -torch.cat([before, log_p[:-1]]).gather(1, numbers.unsqueeze(1))[:, 0] / math.log(2)
-        expected = log_p[-1:]
-        yield steps_of(model, start, numbers, out.rnn, reader.before, surprisal, hidden)
-        start += len(numbers)
-
-
-@torch.no_grad()
-def follow_points(model: StrokeModel, points: Points, hidden: bool = False) -> Steps:
-    """Reads a line of handwriting."""
-    read = torch.from_numpy(np.array(points, dtype=np.float32))
-    device = model.mean.device
-    x = read.unsqueeze(1).to(device)
-    with evaluating(model):
-        out, _ = model(x, generator=torch.Generator(device).manual_seed(0))
-    log_p = out.density[:-1].log_prob(model.normalised(x[1:]))[:, 0].double().cpu()
-    surprisal = torch.cat([torch.full((1,), math.nan, dtype=torch.float64), -log_p])
-    return steps_of(model, 0, read, out.rnn, model.rnn.initial_state(1), surprisal, hidden)
 
 
 def steps_of(

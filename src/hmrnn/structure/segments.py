@@ -5,17 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from hmrnn.data.strokes import Points
-from hmrnn.data.text import Symbols
-from hmrnn.reading import AT_ONCE
-from hmrnn.structure.operations import Steps, Updates, follow, follow_points, updates
-
-if TYPE_CHECKING:
-    from hmrnn.models import StrokeModel, TextModel
+from hmrnn.domains.text.data.symbols import Symbols
+from hmrnn.structure.operations import Steps, Updates, updates
 
 LONGEST_TEXT = 10_000  # symbols of a segment that are kept for its text
 
@@ -61,41 +55,6 @@ class Found:
             parents = [replace(parent, children=tuple(own)) for parent, own in zip(layer, children, strict=True)]
             below = sorted([*parents, *loose], key=lambda s: (s.start, -s.end))
         return tuple(below)
-
-
-@dataclass(frozen=True)
-class Segmentation(Found):
-    """A text, and all that a model made of it."""
-
-    text: str  # one character a symbol: of bytes, those from 128 are lone surrogates, as in `Symbols`
-
-
-@dataclass(frozen=True)
-class StrokeSegmentation(Found):
-    """A line of handwriting, and all that a model made of it."""
-
-    points: Points
-
-
-def segment(model: TextModel, text: str | bytes, *, vectors: bool = False) -> Segmentation:
-    """All about a text that fits into memory."""
-    return segment_numbers(model, model.symbols.encode(text), vectors=vectors)
-
-
-def segment_numbers(model: TextModel, numbers: Tensor, *, vectors: bool = False) -> Segmentation:
-    """The same of a text that is given by the numbers of its symbols, (T,)."""
-    parts = list(follow(model, numbers.split(AT_ONCE), hidden=vectors))
-    if not parts:
-        raise ValueError("the text is empty: there is nothing to segment")
-    return Segmentation(Steps.joined(parts), by_layer(parts, model.symbols), model.symbols.text(numbers.tolist()))
-
-
-def segment_points(model: StrokeModel, points: Points, *, vectors: bool = False) -> StrokeSegmentation:
-    """All about a line of handwriting."""
-    if len(points) == 0:
-        raise ValueError("the line has no points: there is nothing to segment")
-    steps = follow_points(model, points, hidden=vectors)
-    return StrokeSegmentation(steps, by_layer([steps], None), points)
 
 
 def by_layer(parts: Sequence[Steps], symbols: Symbols | None) -> tuple[tuple[Segment, ...], ...]:

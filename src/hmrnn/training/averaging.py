@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from hmrnn.pretrained import Pretrained
+from hmrnn.storage.pretrained import Pretrained
 
 Model = TypeVar("Model", bound=Pretrained)
 HEAD_START = 10  # the n-th model weighs at least HEAD_START / (HEAD_START + n): early ones are soon forgotten

@@ -17,20 +17,12 @@ from typing import Any
 
 import torch
 
-from hmrnn.config import (
-    ModelConfig,
-    RunConfig,
-    StrokeDataConfig,
-    StrokeModelConfig,
-    StrokeRunConfig,
-    TextDataConfig,
-    TextModelConfig,
-    TextRunConfig,
-    TrainingConfig,
-)
-from hmrnn.config_json import from_json
-from hmrnn.files import check_regular, write_atomically
-from hmrnn.pretrained import Pretrained, checksum_of, read_config
+from hmrnn.config import ModelConfig, RunConfig, TrainingConfig
+from hmrnn.domains.strokes.config import StrokeDataConfig, StrokeModelConfig, StrokeRunConfig
+from hmrnn.domains.text.config import TextDataConfig, TextModelConfig, TextRunConfig
+from hmrnn.storage.config_json import from_json
+from hmrnn.storage.files import check_regular, write_atomically
+from hmrnn.storage.pretrained import Pretrained, checksum_of, read_config
 
 FORMAT_VERSION = 1
 RESUMABLE = "training.pt"

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hmrnn.config import RunConfig
+from hmrnn.domains.strokes.task import StrokeTask
+from hmrnn.domains.text.task import TextTask
 from hmrnn.training.checkpoint import load_run
-from hmrnn.training.strokes import StrokeTask
 from hmrnn.training.task import Measure
-from hmrnn.training.text import TextTask
 
 MEASURES: Mapping[str, Measure] = {"text": TextTask.measure, "strokes": StrokeTask.measure}
 LARGEST = 1e15  # number that is drawn

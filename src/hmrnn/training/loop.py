@@ -19,12 +19,17 @@ import torch
 
 from hmrnn.boundary import SlopeSchedule
 from hmrnn.engines import native
-from hmrnn.pretrained import Pretrained
+from hmrnn.guidance import Guidance, decides, matching
 from hmrnn.sequence import HMLSTMState
+from hmrnn.storage.pretrained import Pretrained
 from hmrnn.training.averaging import WeightAverage
-from hmrnn.training.checkpoint import SavedRun, check_alike, save_model, save_run
+from hmrnn.training.checkpoint import (
+    SavedRun,
+    check_alike,
+    save_model,
+    save_run,
+)
 from hmrnn.training.distributed import Processes
-from hmrnn.training.guidance import Guidance, decides, matching
 from hmrnn.training.metrics import CollapseWatch, Reporter
 from hmrnn.training.schedules import LearningRate
 from hmrnn.training.task import Task, Validation

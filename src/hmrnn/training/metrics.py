@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from hmrnn.files import finite, named
+from hmrnn.storage.files import finite, named
 
 RARE, OFTEN = 0.005, 0.995
 LONG = 200  # updates

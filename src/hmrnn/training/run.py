@@ -9,14 +9,18 @@ from typing import Any, TypeAlias
 
 import torch
 
-from hmrnn.config import Precision, RunConfig, TextRunConfig, UsageError
-from hmrnn.config_json import contradictions
-from hmrnn.data.corpora import load_text
-from hmrnn.data.handwriting import StrokeData, load_strokes
-from hmrnn.data.store import TextData
+from hmrnn.config import Precision, RunConfig, UsageError
+from hmrnn.domains.strokes.data.lines import StrokeData, load_strokes
+from hmrnn.domains.strokes.model import StrokeModel
+from hmrnn.domains.strokes.task import StrokeTask
+from hmrnn.domains.text.config import TextRunConfig
+from hmrnn.domains.text.data.corpora import load_text
+from hmrnn.domains.text.data.store import TextData
+from hmrnn.domains.text.model import TextModel
+from hmrnn.domains.text.task import TextTask
 from hmrnn.engines import native
-from hmrnn.models import StrokeModel, TextModel
-from hmrnn.pretrained import check_weights
+from hmrnn.storage.config_json import contradictions
+from hmrnn.storage.pretrained import check_weights
 from hmrnn.training.checkpoint import (
     RESUMABLE,
     SavedRun,
@@ -30,9 +34,7 @@ from hmrnn.training.checkpoint import (
 from hmrnn.training.distributed import Processes, joined
 from hmrnn.training.loop import STOPPED, Training, train
 from hmrnn.training.metrics import Reporter
-from hmrnn.training.strokes import StrokeTask
 from hmrnn.training.task import Measure
-from hmrnn.training.text import TextTask
 
 Data: TypeAlias = TextData | StrokeData
 
@@ -72,7 +74,7 @@ def train_run(
     A run that goes on keeps its settings: `run` may only set another end. `data_dir` and `engine` are its own, too,
     unless they are given.
     """
-    run = at_home(run)
+    run = replace(run, data=run.data.at_home())
     with joined() as processes, ExitStack() as stack:
 
         def open_run() -> tuple[Data, SavedRun, dict[str, Any] | None]:
@@ -130,8 +132,6 @@ def settled(run: RunConfig, precision: Precision) -> RunConfig:
     """A run whose precision is not left open."""
     if run.model.precision != "auto":
         return run
-    if isinstance(run, TextRunConfig):
-        return replace(run, model=replace(run.model, precision=precision))
     return replace(run, model=replace(run.model, precision=precision))
 
 
@@ -139,12 +139,6 @@ def fastest_precision(run: RunConfig, engine: str) -> Precision:
     """Of a new run, which keeps it also where it is resumed on another processor."""
     takes_it = engine in ("auto", "native") and run.model.model != "clockwork" and run.model.boundary != "soft"
     return "bfloat16" if takes_it and native.multiplies_bfloat16_fast() else "float32"
-
-
-def at_home(run: RunConfig) -> RunConfig:
-    if isinstance(run, TextRunConfig):
-        return replace(run, data=run.data.at_home())
-    return replace(run, data=run.data.at_home())
 
 
 def load(run: RunConfig, data_dir: Path | None) -> Data:

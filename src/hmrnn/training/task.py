@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from hmrnn.data.batches import Epochs
-from hmrnn.pretrained import Pretrained
 from hmrnn.sequence import HMLSTMState
+from hmrnn.storage.pretrained import Pretrained
+from hmrnn.training.batches import Epochs
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,12 @@ from typing import Any
 import torch
 
 from hmrnn.engines import event_driven
-from hmrnn.engines.event_driven import Gradients, InputGradients, Inputs, Result
+from hmrnn.engines.event_driven import (
+    Gradients,
+    InputGradients,
+    Inputs,
+    Result,
+)
 from hmrnn.engines.native import library as c
 from hmrnn.engines.native.build import Unavailable
 from hmrnn.engines.native.library import (

@@ -8,7 +8,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hmrnn.engines.native.library import Product, check, library, plain
+from hmrnn.engines.native.library import (
+    Product,
+    check,
+    library,
+    plain,
+)
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:

@@ -28,11 +28,16 @@ from hmrnn.engines.native.library import (
 )
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import check_slope
-from hmrnn.sequence import COPY, HMLSTMOutput, HMLSTMState, Piecewise
+from hmrnn.sequence import (
+    COPY,
+    HMLSTMOutput,
+    HMLSTMState,
+    Piecewise,
+)
 
 if TYPE_CHECKING:
+    from hmrnn.domains.text.model import TextModel
     from hmrnn.hmlstm import HMLSTM
-    from hmrnn.models import TextModel
 
 VERSION = attrgetter("_version")
 MOST_ROWS = 8  # with more, products of many rows at once are faster

@@ -1,0 +1,90 @@
+"""What commands for text and for strokes share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hmrnn.config import ReadingConfig, UsageError
+from hmrnn.storage.files import finite, write_atomically
+from hmrnn.structure.scores import Scores, score_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Split = Literal["train", "valid", "test", "all"]
+FIGURE_ENDINGS = (".pdf", ".svg", ".png")
+
+
+def best_or_last(directory: Path, reading: ReadingConfig) -> Path:
+    """Where the best or the last model of a run lies; a model that is no run has only one."""
+    best = directory / "best"
+    return best if reading.checkpoint == "best" and best.is_dir() else directory
+
+
+def chosen(kinds: Sequence[str], known: Sequence[str], what: str) -> Sequence[str]:
+    """The figures that were asked for, of those that there are."""
+    wrong = [kind for kind in kinds if kind not in ("all", *known)]
+    if wrong:
+        raise UsageError(f"--kind {wrong[0]}: of a run on {what} there are {', '.join(known)}")
+    return known if "all" in kinds else kinds
+
+
+def matplotlib_figures(module: str) -> Any:
+    """The module of hmrnn.show, if what it needs is there."""
+    try:
+        return import_module(f"hmrnn.show.{module}")
+    except ImportError:
+        raise ValueError("figures need the package matplotlib: pip install 'hmrnn[show]'") from None
+
+
+def one_file(out: Path, kinds: Sequence[str]) -> bool:
+    """Whether a figure's --out is a file, and not a folder."""
+    is_file = out.suffix in FIGURE_ENDINGS and not out.is_dir()
+    if is_file and len(kinds) > 1:
+        raise UsageError(f"--out {out} is one file: say with --kind which figure; or name a folder for all of them")
+    return is_file
+
+
+def save_figures(figures: Mapping[str, Figure], out: Path, as_file: bool) -> None:
+    """Into the one file, or each as pdf, svg and png into the folder."""
+    (out.parent if as_file else out).mkdir(parents=True, exist_ok=True)
+    for name, drawn in figures.items():
+        for path in [out] if as_file else [out / f"{name}{ending}" for ending in FIGURE_ENDINGS]:
+            write_figure(drawn, path)
+            print(path)
+
+
+def write_figure(drawn: Figure, path: Path) -> None:
+    """In the format that its ending names."""
+    content = BytesIO()
+    drawn.savefig(content, format=path.suffix[1:].lower(), dpi=200)
+    write_atomically(path, content.getvalue())
+
+
+def tell_scores(
+    directory: Path,
+    what: str,
+    count: int,
+    unit: str,
+    scores: Scores,
+    as_json: bool,
+) -> None:
+    """Of `count` symbols or points."""
+    if not as_json:
+        print(f"{what}: {count:,} {unit}\n{score_table(scores)}")
+        return
+    plain = {
+        layer: {name: {how: asdict(one) for how, one in rows.items()} for name, rows in conventions.items()}
+        for layer, conventions in scores.items()
+    }
+    print_json({"run": str(directory), "data": what, unit: count, "scores": plain})
+
+
+def print_json(answer: dict[str, Any]) -> None:
+    print(json.dumps(finite(answer), default=str))

@@ -1,0 +1,168 @@
+"""The command line. Every command is a public function elsewhere, imported when it is called: --help must be quick."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+
+from tyro.conf import Positional
+from tyro.extras import SubcommandApp
+
+from hmrnn.cli import read as cli_read
+from hmrnn.cli import train as cli_train
+from hmrnn.cli.read import Reading, Run
+from hmrnn.config import Stopped, UsageError
+from hmrnn.explorer import IN_EXPLORER
+
+app = SubcommandApp()
+train = SubcommandApp()
+
+
+@app.command(name="demo")
+def demo(out: Path = Path("demo"), epochs: float = 8.0, seed: int = 0) -> None:
+    """Train a small model on the built-in text (no download), score it, and print the segments that it found.
+
+    Args:
+        out: Directory for the run. If the demo was stopped, or is to have more epochs, it goes on there.
+        epochs: How often to read the text.
+        seed: The same seed gives the same model.
+    """
+    from hmrnn.cli.demo import demo
+
+    demo(out, epochs, seed)
+
+
+app.command(train, name="train", help="Train a model, or go on training it.")
+
+
+@train.command(name="text")
+def _text_in_help() -> None:
+    """Train a model to predict the next symbol of a text."""
+
+
+@train.command(name="strokes")
+def _strokes_in_help() -> None:
+    """Train a model to predict the next point of a pen."""
+
+
+app.command(name="eval")(cli_read.evaluate)
+app.command(name="generate")(cli_read.generate)
+app.command(name="segment")(cli_read.segment)
+app.command(name="score")(cli_read.score)
+app.command(name="figure")(cli_read.figure)
+app.command(name="plot")(cli_read.plot)
+
+
+@app.command(name="explore")
+def explore(
+    run: Positional[Run],
+    compare: Run | None = None,
+    port: int = 0,
+    browser: bool = True,
+    reading: Reading = IN_EXPLORER,
+) -> None:
+    """Serve a page on 127.0.0.1 on which one types or draws, and watches what the layers make of it.
+
+    Args:
+        run: Directory of the run; or builtin, the model that comes with hmrnn.
+        compare: Another run of the same kind, side by side.
+        port: By default a free one.
+        browser: Open it in the browser.
+    """
+    from hmrnn.explorer import serve
+
+    serve([run] if compare is None else [run, compare], port=port, open_browser=browser, reading=reading)
+
+
+@app.command(name="bench")
+def bench(
+    hidden: int = 512,
+    batch: int = 64,
+    steps: int = 100,
+    rates: tuple[float, float] = (0.21, 0.03),
+    layer_norm: bool = False,
+    repeats: int = 5,
+    plot: Path | None = None,
+) -> None:
+    """Measure speed on this machine: every engine, torch.nn.LSTM and the layer-norm LSTM, in one run and in turn.
+
+    Three layers, float32. Prints a table, and last one line of JSON.
+
+    Args:
+        hidden: Units of each layer.
+        batch: Batch rows.
+        steps: Time steps of a training step.
+        rates: How often the first and the second detector fire. The bias of each is set so that it does.
+        layer_norm: With layer normalisation.
+        repeats: How often everything is timed. The median counts.
+        plot: Also sweep firing rate, steps, batch and units, and write a figure (png, svg or pdf) here.
+    """
+    from hmrnn.cli import bench
+
+    bench.main(bench.Setting(hidden, batch, steps, rates, layer_norm), repeats, plot)
+
+
+@app.command(name="build")
+def build(json: bool = False) -> None:
+    """Build the native engine's library now, where it is not there yet, and say where it lies.
+
+    Without this it is built when it is first used. A wheel brings it built. CXX names the compiler, HMRNN_CACHE the
+    folder to keep it in (by default ~/.cache/hmrnn).
+
+    Args:
+        json: Print the answer as one line of JSON.
+    """
+    from hmrnn.cli.building import build_native
+
+    build_native(as_json=json)
+
+
+@app.command(name="version")
+def version() -> None:
+    """Print the version."""
+    from hmrnn import __version__
+
+    print(__version__)
+
+
+def open_streams() -> None:
+    """Python has None for a stream that was closed before it started, and the next file opened would take its place."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that can't show a symbol is no reason to fail
+
+
+def main() -> None:
+    """Exit status: 0 done, 1 failed, 2 bad usage, 130 interrupted, 143 terminated."""
+    open_streams()
+    arguments = sys.argv[1:]
+    try:
+        if sys.stdout is None:
+            raise OSError("standard output is closed")
+        if arguments[:1] == ["train"] and arguments[1:2] in (["text"], ["strokes"]):
+            cli_train.train(arguments[1], arguments[2:])
+        else:
+            app.cli(prog="hmrnn", description="Hierarchical multiscale recurrent networks.")
+        sys.stdout.flush()
+    except Stopped as stopped:
+        sys.exit(stopped.status)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has enough. What is left goes nowhere, or Python would complain at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (ValueError, OSError) as error:
+        print(f"hmrnn: {' '.join(str(error).splitlines())}", file=sys.stderr)  # a name may have line ends
+        sys.exit(2 if isinstance(error, UsageError) else 1)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise  # a fault of ours: its traceback is wanted
+        print("hmrnn: not enough memory: try smaller --hidden-sizes, --batch-size or --window", file=sys.stderr)
+        sys.exit(1)

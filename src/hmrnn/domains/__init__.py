@@ -1,0 +1,1 @@
+"""Kinds of sequences: one folder each."""

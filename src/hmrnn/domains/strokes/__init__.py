@@ -1,0 +1,1 @@
+"""Pen strokes: points one after the other."""

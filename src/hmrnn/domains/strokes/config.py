@@ -1,0 +1,164 @@
+"""What can be set of a run on pen strokes, and settings by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal
+
+from tyro.conf import arg
+
+from hmrnn.config import (
+    LONGEST,
+    MOST_UNITS,
+    OURS,
+    SMALLEST_SIGMA,
+    DataConfig,
+    ModelConfig,
+    RunConfig,
+    TrainingConfig,
+    check_range,
+    check_seed,
+    check_share,
+    check_size,
+    paper_training,
+)
+
+STROKE_SETS = ("iam-ondb", "builtin")
+
+
+@dataclass(frozen=True)
+class StrokeModelConfig(ModelConfig):
+    """The shape of a model of pen strokes."""
+
+    hidden_sizes: tuple[int, ...] = (400, 400, 400)
+    """Units of each layer, the lowest first."""
+    output_size: int = 400
+    """Size of the output embedding."""
+    components: int = 20
+    """Gaussians in the mixture that predicts the next point."""
+    smallest_sigma: float = SMALLEST_SIGMA
+    """Smallest standard deviation of a Gaussian, as a share of the data's own. Coordinates are whole numbers, so a
+    smaller one gives a larger likelihood; compare models with the same one only."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_size("components", self.components, MOST_UNITS)
+        if not 1e-5 <= self.smallest_sigma < 1:
+            raise ValueError(f"smallest_sigma must be at least 1e-5, and less than 1; got {self.smallest_sigma}")
+        if self.model == "hrnn" and len(self.hidden_sizes) != 2:
+            raise ValueError(
+                "pen strokes give an hrnn boundaries for 2 layers: hidden_sizes must be two numbers; "
+                f"got {self.hidden_sizes}"
+            )
+
+
+@dataclass(frozen=True)
+class WritingConfig:
+    """The built-in handwriting: words in a Hershey font, as an unsteady hand would draw them."""
+
+    lines: int = 2000
+    """Lines to draw."""
+    words: tuple[int, int] = (2, 4)
+    """Words of the shortest and of the longest line."""
+    font: Literal["futural", "scripts"] = "futural"
+    """The Hershey font: plain letters, or a script."""
+    spacing: float = 2.5
+    """Mean distance of two points of a stroke; a small letter is about 14 high, 9 in the script."""
+    jitter: float = 0.15
+    """Standard deviation of each coordinate."""
+    slant: float = 0.15
+    """Standard deviation of a line's slant: the tangent of its angle."""
+    size: float = 0.1
+    """Standard deviation of a line's size, as a share of it."""
+    speed: float = 0.2
+    """Standard deviation of the distance between points from line to line, and within a line, as a share of it."""
+    seed: int = 0
+    """The same seed draws the same lines."""
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        check_size("lines", self.lines, 10**7)
+        check_range("words", self.words, most=1000)
+        if not 0.01 <= self.spacing < float("inf"):
+            raise ValueError(f"spacing must be at least 0.01, and finite; got {self.spacing}")
+        for name in ("jitter", "slant", "size", "speed"):
+            if not 0 <= getattr(self, name) <= 100:
+                raise ValueError(f"{name} must not be negative, and at most 100; got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class StrokeDataConfig(DataConfig):
+    """The handwriting to learn from."""
+
+    sets = STROKE_SETS
+    data: str = "builtin"
+    """iam-ondb, builtin (no download), or a file: JSON lines, a list of strokes on each, a stroke a list of [x, y]."""
+    shortest: int | None = None
+    """Lines with fewer points are left out. By default 300 for iam-ondb, as in the paper, else 2."""
+    division: Literal["shuffled", "by-writer"] = "shuffled"
+    """Which lines to train on, to validate and to test. shuffled: 90, 5 and 5 %, whoever wrote them, as in the paper.
+    by-writer: the lists t1 that IAM-OnDB is published with, in which no writer is in two parts."""
+    division_seed: int = 0
+    """Of the shuffle."""
+    scaling: float = 0.0
+    """In training, each line is made larger or smaller by up to this share, by another factor in each epoch."""
+    late_window: tuple[int, int] | None = None
+    """An epoch, counted from 0, and how many steps a window has from then on: longer ones towards the end."""
+    writing: WritingConfig = field(default_factory=WritingConfig)
+
+    def __post_init__(self) -> None:
+        check_share("scaling", self.scaling)
+        if self.late_window is not None and not (0 <= self.late_window[0] <= LONGEST and self.late_window[1] >= 1):
+            raise ValueError(f"late_window must be an epoch and a number of steps from 1; got {self.late_window}")
+        if self.shortest is not None and self.shortest < 2:
+            raise ValueError(f"shortest must be at least 2, a point and the next to predict; got {self.shortest}")
+        if self.division == "by-writer" and self.data != "iam-ondb":
+            raise ValueError(f"division by-writer is for iam-ondb, whose writers are known; not for {self.data}")
+
+
+@dataclass(frozen=True)
+class StrokeRunConfig(RunConfig):
+    """All that decides what comes of a training run on pen strokes."""
+
+    kind: ClassVar[str] = "strokes"
+    data: Annotated[StrokeDataConfig, arg(name="")] = field(default_factory=StrokeDataConfig)
+    model: Annotated[StrokeModelConfig, arg(name="")] = field(default_factory=StrokeModelConfig)
+    training: Annotated[TrainingConfig, arg(name="")] = field(
+        default_factory=lambda: TrainingConfig(target_rate=0.25, uncertainty_weight=0.0)
+    )
+
+
+STROKE_PRESETS: Mapping[str, StrokeRunConfig] = {
+    "small": StrokeRunConfig(
+        model=StrokeModelConfig(hidden_sizes=(128, 128, 128), output_size=128),
+        training=TrainingConfig(
+            batch_size=32,
+            learning_rate=0.004,
+            detector_radius=1.94,
+            target_rate=0.1,
+            uncertainty_weight=0.0,
+            epochs=20,
+            patience=4,
+            cooldown=0.5,
+        ),
+    ),
+    "iam-ondb": StrokeRunConfig(
+        data=StrokeDataConfig(scaling=0.1, late_window=(12, 300)),
+        model=StrokeModelConfig(dropout=0.05, output_dropout=0.05, smallest_sigma=1e-4),
+        training=replace(
+            OURS,
+            learning_rate=0.001,
+            slope_per_epoch=0.004,
+            slope_limit=3.0,
+            detector_radius=0.5,
+            target_rate=0.25,
+            uncertainty_weight=0.0,
+            guided_updates=20_000,
+            epochs=25,
+        ),
+    ),
+    "paper-iam-ondb": StrokeRunConfig(
+        training=paper_training(32, 0.0003, slope_per_epoch=0.004, slope_limit=3.0),
+    ),
+}

@@ -1,0 +1,1 @@
+"""Handwriting to learn from: points, IAM-OnDB, built-in lines."""

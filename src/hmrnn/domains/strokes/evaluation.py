@@ -1,0 +1,59 @@
+"""How well a model predicts lines of handwriting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tqdm import tqdm
+
+from hmrnn.domains.strokes.data.points import Points
+from hmrnn.domains.text.evaluation import show_bar
+from hmrnn.dropout import evaluating
+from hmrnn.training.batches import cut, windows
+
+if TYPE_CHECKING:
+    from hmrnn.domains.strokes.model import StrokeModel
+
+LINES_AT_ONCE, POINTS_AT_ONCE = 32, 256  # in one call, side by side: enough to be quick, and little memory
+
+
+class LineScores(NamedTuple):
+    nats: npt.NDArray[np.float64]  # (lines,): log-likelihood in nats
+    rates: tuple[float, ...]  # how often each detector fired
+
+
+def log_likelihoods(model: StrokeModel, lines: Sequence[Points], show: bool = False) -> npt.NDArray[np.float64]:
+    """(lines,): the log-likelihood in nats of each line, see `score_lines`."""
+    return score_lines(model, lines, show).nats
+
+
+@torch.no_grad()
+def score_lines(model: StrokeModel, lines: Sequence[Points], show: bool = False) -> LineScores:
+    """The log-likelihood in nats of each line from its second point on, in normalised coordinates.
+
+    Lines of about the same length are read side by side, in constant memory. Which ones changes nothing, but for
+    sampled boundaries: there it changes the samples.
+    """
+    nats = np.zeros(len(lines))
+    order = np.argsort([len(line) for line in lines], kind="stable")
+    generator = torch.Generator(model.mean.device).manual_seed(0)  # for sampled boundaries
+    total, fired = sum(map(len, lines)), torch.zeros(model.rnn.state_sizes[2], dtype=torch.float64)
+    with (
+        evaluating(model),
+        tqdm(total=total, unit="pt", unit_scale=True, leave=False, disable=not show_bar(show)) as bar,
+    ):
+        for rows in np.split(order, range(LINES_AT_ONCE, len(order), LINES_AT_ONCE)):
+            batch, state = [lines[row] for row in rows], None
+            for start, end in windows(max(map(len, batch)), POINTS_AT_ONCE):
+                window = cut(batch, start, end)
+                points = window.points.to(model.mean.device)
+                out, state = model(points[:-1], state, window.lengths, generator=generator)
+                own = out.density.log_prob(model.normalised(points[1:])).double().cpu()
+                nats[rows] += own.where(window.counted, 0.0).sum(0).numpy()
+                fired += out.rnn.z.sum((0, 1)).cpu()  # 0 at padded steps
+                bar.update(window.count)
+    return LineScores(nats, tuple((fired / max(1, total - len(lines))).tolist()))

@@ -1,0 +1,133 @@
+"""What a run on pen strokes answers: how it reads a drawing, how it would go on, and both as files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hmrnn.domains.strokes.data.points import LARGEST, Points, to_json
+from hmrnn.domains.strokes.drawing import coloured_svg
+from hmrnn.domains.strokes.generation import START
+from hmrnn.domains.strokes.hand import LETTER, Hand
+from hmrnn.domains.strokes.model import StrokeModel
+from hmrnn.explorer.reading import (
+    Memory,
+    Place,
+    Read,
+    read_points,
+    start,
+)
+from hmrnn.explorer.requests import (
+    MOST_NEW,
+    MOST_POINTS,
+    Refused,
+    Request,
+)
+from hmrnn.explorer.runs import (
+    Answer,
+    Answers,
+    Run,
+    told,
+)
+from hmrnn.mixture import PointDensity
+from hmrnn.structure.operations import Steps, updates
+from hmrnn.structure.segments import by_layer
+from hmrnn.structure.written import line_as_json
+
+NEATEST = 10.0
+BEGINNING = (LETTER / 2, 2.5 * LETTER)  # where a line begins that the model writes from nothing
+
+
+class StrokeRun(Run[StrokeModel]):
+    def __init__(self, number: int, name: str, model: StrokeModel, memory: Memory) -> None:
+        super().__init__(number, name, model, memory)
+        self.hand = Hand.of(model)
+
+    @property
+    def kinds(self) -> Mapping[str, Callable[[Request], Answers]]:
+        return {
+            "read": self.read,
+            "generate": self.generate,
+            "segments": self.segments,
+            "figure": self.figure,
+            "drawing": self.drawing,
+        }
+
+    def read_on(self, model: StrokeModel, inputs: Tensor, before: Place) -> Read:
+        return read_points(model, inputs, before)
+
+    def points(self, request: Request) -> tuple[Points, Any]:
+        """The points that the model reads, and where on the screen the first one is."""
+        strokes = request.strokes()
+        points = self.hand.points(strokes, request.flags("made", len(strokes)))
+        return points, strokes[0][0] if strokes else BEGINNING
+
+    def drawn(self, request: Request) -> Points:
+        points, _ = self.points(request)
+        if len(points) == 0:
+            raise Refused("there is nothing drawn yet")
+        return points
+
+    def read(self, request: Request) -> Answers:
+        points, origin = self.points(request)
+        places = self.hand.pixels(points, origin)
+        for read in self.read_all(self.asked_model(request), torch.from_numpy(points)):
+            yield shown(read.steps, places[read.steps.start : read.after.at])
+
+    def generate(self, request: Request) -> Answers:
+        """The next points, one by one, each with its step. A line from nothing begins with its first point."""
+        points, at = self.points(request)
+        bias, new = request.number("bias", 0, NEATEST), request.whole("new", 1, MOST_NEW)
+        room = MOST_POINTS - max(1, len(points))
+        if room <= 0:
+            raise Refused(f"there is no room for more: a drawing has at most {MOST_POINTS:,} points")
+        model = self.asked_model(request)
+        fresh = len(points) == 0
+        points, place = START if fresh else points, start(model)
+        for read in self.read_all(model, torch.from_numpy(points)):
+            place = read.after
+            yield shown(read.steps, self.hand.pixels(points, at)) if fresh else None
+        at = self.hand.pixels(points, at)[-1]
+        for _ in range(min(new, room)):
+            assert isinstance(place.expected, PointDensity)
+            drawn = model.in_units(place.expected[0].biased(bias).sample())
+            read = self.read_on(model, drawn, place)
+            place, at = read.after, at + drawn[0, :2].double().numpy() / self.hand.unit
+            if not np.abs(at).max() <= LARGEST:
+                raise Refused("the line has left every screen: it is hardly trained")
+            yield shown(read.steps, at[None])
+
+    def segments(self, request: Request) -> Answers:
+        """The file that `hmrnn segment --format json` writes."""
+        points, parts = self.drawn(request), []
+        for read in self.read_all(self.asked_model(request), torch.from_numpy(points)):
+            parts.append(read.steps)
+            yield None
+        line = line_as_json(len(points), by_layer(parts, None), updates(Steps.joined(parts).operations))
+        yield {"file": json.dumps({"format_version": 1, "unit": "point", "lines": [line]}) + "\n"}
+
+    def figure(self, request: Request) -> Answers:
+        """The drawing, coloured by the segments of a layer; of layer 0, by the strokes of the pen."""
+        points = self.drawn(request)
+        layer = request.whole("layer", 0, self.detectors)
+        ends = [points[:, 2:] > 0.5]
+        for read in self.read_all(self.asked_model(request), torch.from_numpy(points)):
+            ends.append(read.steps.z.numpy())
+            yield None
+        columns = np.concatenate([ends[0], np.concatenate(ends[1:])], axis=1)
+        yield {"file": coloured_svg(points, columns[:, layer])}
+
+    def drawing(self, request: Request) -> Answers:
+        """The points as the model reads them, in the plain format: `hmrnn segment` and `--prime` take it."""
+        yield {"file": to_json(self.drawn(request)) + "\n"}
+
+
+def shown(steps: Steps, places: npt.NDArray[np.float64]) -> Answer:
+    x, y = np.round(places, 2).T.tolist()
+    return {**told(steps), "x": x, "y": y, "pen": steps.inputs[:, 2].int().tolist()}

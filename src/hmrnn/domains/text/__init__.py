@@ -1,0 +1,1 @@
+"""Text: symbols one after the other."""

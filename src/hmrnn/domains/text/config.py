@@ -1,0 +1,157 @@
+"""What can be set of a run on text, and settings by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal
+
+from tyro.conf import arg
+
+from hmrnn.config import (
+    MOST_SYMBOLS,
+    OURS,
+    DataConfig,
+    ModelConfig,
+    RunConfig,
+    TrainingConfig,
+    check_positive,
+    check_range,
+    check_seed,
+    check_size,
+    paper_training,
+)
+
+TEXT_SETS = ("ptb", "text8", "enwik8", "builtin", "planted")
+
+
+@dataclass(frozen=True)
+class TextModelConfig(ModelConfig):
+    """The shape of a text model."""
+
+
+@dataclass(frozen=True)
+class PlantedConfig:
+    """The planted hierarchy: words of letters, phrases of words, and so on, with nothing between them."""
+
+    symbols: int = 1_000_000
+    """About how many symbols to make: the last phrase is not cut."""
+    letters: int = 20
+    """Distinct letters, at most 26."""
+    words: int = 50
+    """Distinct words, and at each higher level as many distinct units."""
+    word_length: tuple[int, int] = (3, 7)
+    """Letters of the shortest and of the longest word."""
+    phrase_length: tuple[int, int] = (2, 4)
+    """Units of the level below in the shortest and in the longest unit of a level."""
+    depth: int = 2
+    """Levels: 1 for words alone, 2 for words and phrases, and so on."""
+    noise: float = 0.0
+    """Share of the symbols that are replaced by a random letter."""
+    seed: int = 0
+    """The same seed plants the same hierarchy."""
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        for name in ("symbols", "words", "depth"):
+            check_size(name, getattr(self, name), MOST_SYMBOLS)
+        if not 2 <= self.letters <= 26:
+            raise ValueError(f"letters must lie between 2 and 26; got {self.letters}")
+        if not 0 <= self.noise <= 1:
+            raise ValueError(f"noise is a share, between 0 and 1; got {self.noise}")
+        for name in ("word_length", "phrase_length"):
+            check_range(name, getattr(self, name), most=1000)
+        if self.word_length[1] * self.phrase_length[1] ** (min(self.depth, 64) - 1) * self.words > MOST_SYMBOLS:
+            raise ValueError("depth, words and the lengths of words and phrases make units that are too long to keep")
+        for name, kinds in (("word_length", self.letters), ("phrase_length", self.words)):
+            if sum(kinds**length for length in range(getattr(self, name)[0], getattr(self, name)[1] + 1)) < self.words:
+                raise ValueError(f"there are fewer than {self.words} distinct units of {name} {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class TextDataConfig(DataConfig):
+    """The text to learn from."""
+
+    sets = TEXT_SETS
+    data: str = "builtin"
+    """ptb, text8, enwik8, builtin (no download), planted (made), or a file or a folder of files."""
+    bytes: bool = False
+    """Take a file's bytes as its symbols, not its UTF-8 characters. enwik8 always is."""
+    random_start: bool = False
+    """Start every epoch but the first at a random place of the training text and go round. Then the text is cut into
+    sequences and windows elsewhere each time."""
+    planted: PlantedConfig = field(default_factory=PlantedConfig)
+
+    def __post_init__(self) -> None:
+        if self.bytes and self.data in ("ptb", "text8", "builtin", "planted"):
+            raise ValueError(f"bytes is for files; {self.data} is made of characters")
+
+
+@dataclass(frozen=True)
+class TextRunConfig(RunConfig):
+    """All that decides what comes of a training run on text."""
+
+    kind: ClassVar[str] = "text"
+    data: Annotated[TextDataConfig, arg(name="")] = field(default_factory=TextDataConfig)
+    model: Annotated[TextModelConfig, arg(name="")] = field(default_factory=TextModelConfig)
+    training: Annotated[TrainingConfig, arg(name="")] = field(default_factory=TrainingConfig)
+
+
+@dataclass(frozen=True)
+class AdaptingConfig:
+    """What else to measure, beside what a model makes of a text as it is."""
+
+    temperature: float | Literal["auto"] | None = None
+    """Logits are divided by it. auto: by what is best on the validation part."""
+    dynamic: float | Literal["auto"] | None = None
+    """Dynamic evaluation with this eta. auto: with what is best on the validation part."""
+    decay: float | None = None
+    """Its lambda. By default what is best on the validation part."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.temperature, float | int) and not 0.01 <= self.temperature <= 100:
+            raise ValueError(f"--temperature must lie between 0.01 and 100, or be auto; got {self.temperature}")
+        if isinstance(self.dynamic, float | int):
+            check_positive("--dynamic", self.dynamic, most=1e30)  # float32 ends soon after
+        if self.decay is not None and self.dynamic is None:
+            raise ValueError("--decay is that of dynamic evaluation: it needs --dynamic")
+        if self.decay is not None and not 0 <= self.decay <= 1:
+            raise ValueError(f"--decay must lie between 0 and 1; got {self.decay}")
+
+    @property
+    def needs_own_text(self) -> bool:
+        """Whether it takes the text that the model was trained on."""
+        return self.dynamic is not None or self.temperature == "auto"
+
+
+def _ptb() -> TextRunConfig:
+    model = TextModelConfig(weight_drop=0.2, embedding_dropout=0.05, dropout=0.1, output_dropout=0.1)
+    training = replace(OURS, weight_decay=0.01, epochs=30)
+    return TextRunConfig(TextDataConfig(random_start=True), model, training)
+
+
+def _wikipedia() -> TextRunConfig:
+    """One epoch is no time to overfit in: no dropout."""
+    model = TextModelConfig(hidden_sizes=(1024, 1024, 1024), output_size=2048)
+    training = replace(OURS, learning_rate=0.001, epochs=1, validate_every=0.05)
+    return TextRunConfig(TextDataConfig(random_start=True), model, training)
+
+
+_PAPER_WIKIPEDIA = TextRunConfig(
+    model=TextModelConfig(hidden_sizes=(1024, 1024, 1024), output_size=2048),
+    training=paper_training(batch_size=128, learning_rate=0.001, slope_per_epoch=0.0, slope_limit=1.0),
+)
+
+TEXT_PRESETS: Mapping[str, TextRunConfig] = {
+    "small": TextRunConfig(
+        data=TextDataConfig(random_start=True),
+        model=TextModelConfig(hidden_sizes=(128, 128, 128), output_size=128),
+        training=TrainingConfig(batch_size=32, learning_rate=0.004, epochs=10, patience=4, cooldown=0.5),
+    ),
+    "ptb": _ptb(),
+    "text8": _wikipedia(),
+    "enwik8": _wikipedia(),
+    "paper-ptb": TextRunConfig(training=paper_training(64, 0.002, slope_per_epoch=0.04, slope_limit=5.0)),
+    "paper-text8": _PAPER_WIKIPEDIA,
+    "paper-enwik8": _PAPER_WIKIPEDIA,
+}

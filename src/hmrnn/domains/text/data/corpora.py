@@ -1,0 +1,122 @@
+"""Text by name: the paper's sets as their publishers ship them, built-in text, or anyone's files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmrnn.config import OnUnknown
+from hmrnn.domains.text.config import TextDataConfig
+from hmrnn.domains.text.data.planted import planted
+from hmrnn.domains.text.data.store import (
+    Divide,
+    TextData,
+    TextFile,
+    by_file,
+    by_share,
+    from_files,
+    from_text,
+)
+from hmrnn.domains.text.data.symbols import Symbols, Unit
+
+
+@dataclass(frozen=True)
+class Published:
+    """A set as its publisher ships it."""
+
+    files: Sequence[tuple[str, str]]  # name of each file, unpacked, and the sha256 of its content
+    source: str  # where the publisher offers it
+    packed: Sequence[str] = ()  # endings under which a file may be packed
+    unit: Unit = "character"
+    divide: Divide = by_share
+    strip_lines: bool = False
+
+
+PUBLISHED: Mapping[str, Published] = {
+    "ptb": Published(
+        files=[
+            ("ptb.train.txt", "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"),
+            ("ptb.valid.txt", "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2"),
+            ("ptb.test.txt", "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"),
+        ],
+        source="http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz (its folder data)",
+        divide=by_file,
+        strip_lines=True,
+    ),
+    "text8": Published(
+        files=[("text8", "6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7")],
+        source="http://mattmahoney.net/dc/text8.zip",
+        packed=[".zip"],
+    ),
+    "enwik8": Published(
+        files=[("enwik8", "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8")],
+        source="http://mattmahoney.net/dc/enwik8.zip",
+        packed=[".zip", ".gz"],
+        unit="byte",
+    ),
+}
+
+
+def load_text(
+    config: TextDataConfig,
+    data_dir: Path | None = None,
+    symbols: Symbols | None = None,
+    on_unknown: OnUnknown = "error",
+) -> TextData:
+    """The text that `config.data` names. With `symbols`, those are its numbers; else a table is made from the text."""
+    if config.data in ("builtin", "planted"):
+        text = builtin_text() if config.data == "builtin" else planted(config.planted).text
+        return from_text(text, symbols, on_unknown)
+    if config.data in PUBLISHED:
+        published = PUBLISHED[config.data]
+        files = [find(config.data, name, sha256, data_directory(data_dir)) for name, sha256 in published.files]
+        unit, divide = published.unit, published.divide
+    else:
+        files = [TextFile(path) for path in files_below(Path(config.data))]
+        unit, divide = ("byte" if config.bytes else "character"), by_share
+    return from_files(files, symbols.unit if symbols else unit, divide, symbols, on_unknown)
+
+
+def data_directory(data_dir: Path | None) -> Path:
+    """--data-dir, or HMRNN_DATA, or ~/.cache/hmrnn."""
+    return data_dir or Path(os.environ.get("HMRNN_DATA") or "~/.cache/hmrnn").expanduser()
+
+
+def find(corpus: str, name: str, sha256: str, data_dir: Path) -> TextFile:
+    """A published file in the data directory, or in a folder of the set's name there."""
+    published = PUBLISHED[corpus]
+    for folder in (data_dir, data_dir / corpus):
+        for ending in ("", *published.packed):
+            path = folder / f"{name}{ending}"
+            if path.is_file():
+                return TextFile(path, sha256, unpack=bool(ending), strip_lines=published.strip_lines)
+    forms = " or ".join(f"{name}{ending}" for ending in ("", *published.packed))
+    raise ValueError(
+        f"{corpus}: there is no {forms} in {data_dir}. Get it from {published.source} and put it there, or name its "
+        "folder with --data-dir or HMRNN_DATA"
+    )
+
+
+def files_below(path: Path) -> list[Path]:
+    """A file, or all files in a folder and its folders, in the order of their names; hidden ones are left out."""
+    if not path.exists():
+        names = ", ".join([*PUBLISHED, "builtin", "planted"])
+        raise ValueError(
+            f"{path}: there is no such file or folder, and it is not one of the texts known by name: {names}"
+        )
+    if not path.is_dir():
+        return [path]
+    below = sorted(p for p in path.rglob("*") if not any(part.startswith(".") for part in p.relative_to(path).parts))
+    files = [p for p in below if p.is_file()]
+    if not files:
+        raise ValueError(f"{path}: there is no file in this folder")
+    return files
+
+
+def builtin_text() -> str:
+    """Some 465,000 characters of English prose that every CPython carries: the texts behind Python's `help()`."""
+    from pydoc_data.topics import topics
+
+    return "\n".join(topics[name] for name in sorted(topics))

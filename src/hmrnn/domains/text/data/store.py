@@ -1,0 +1,228 @@
+"""Files of text as one array of symbol numbers on disk, made once, in bounded memory, and mapped from then on."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from hmrnn.config import OnUnknown
+from hmrnn.domains.text.data.symbols import (
+    CODE_POINTS,
+    Numbers,
+    Symbols,
+    Unit,
+    codes,
+    texts,
+)
+from hmrnn.storage.files import (
+    cache_directory,
+    check_regular,
+    check_seal,
+    made_once,
+    named,
+    sealed,
+    sha256_of,
+    write_atomically,
+)
+
+FORMAT_VERSION = 1
+CHUNK = 1 << 20
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class TextData:
+    """A text in three parts, as numbers of its symbols."""
+
+    symbols: Symbols
+    numbers: Numbers  # (T,) of all parts, one after the other; usually lies on disk
+    splits: Mapping[str, tuple[int, int]]  # train, valid, test: first and one past the last
+    fingerprint: str  # the same for the same numbers
+
+    def split(self, name: str) -> Numbers:
+        """(T,): the numbers of train, valid, test, or all."""
+        start, end = (0, len(self.numbers)) if name == "all" else self.splits[name]
+        return self.numbers[start:end]
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file to read, perhaps packed."""
+
+    path: Path
+    sha256: str | None = None  # of the content, unpacked: anything else is refused
+    unpack: bool = False
+    strip_lines: bool = False  # white space around each line goes, and each ends in one newline
+
+    def chunks(self) -> Iterator[bytes]:
+        """The content, bit by bit."""
+        digest = hashlib.sha256()
+        with self._reading() as file:
+            pieces: Iterable[bytes] = iter(lambda: file.read(CHUNK), b"")
+            if self.strip_lines:
+                pieces = file
+            for piece in pieces:
+                digest.update(piece)
+                yield piece.strip() + b"\n" if self.strip_lines else piece
+        if self.sha256 is not None and digest.hexdigest() != self.sha256:
+            raise ValueError(
+                f"{self.path}: this is not the published file: its content has sha256 {digest.hexdigest()}, not "
+                f"{self.sha256}; get it again"
+            )
+
+    @contextmanager
+    def _reading(self) -> Iterator[IO[bytes]]:
+        check_regular(self.path)  # a pipe can't be read twice: for its symbols, and for their numbers
+        try:
+            if self.unpack and self.path.suffix == ".zip":
+                with zipfile.ZipFile(self.path) as archive, archive.open(self.path.stem) as file:
+                    yield file
+            elif self.unpack and self.path.suffix == ".gz":
+                with gzip.open(self.path) as unpacked:
+                    yield cast(IO[bytes], unpacked)
+            else:
+                with self.path.open("rb") as file:
+                    yield file
+        except (zipfile.BadZipFile, gzip.BadGzipFile, EOFError, zlib.error, KeyError) as error:
+            raise ValueError(f"{self.path}: damaged: {error}; get it again") from None
+
+
+Divide = Callable[[Sequence[int]], Mapping[str, tuple[int, int]]]
+
+
+def by_share(counts: Sequence[int]) -> Mapping[str, tuple[int, int]]:
+    """From the symbols of each file: 90 % to train on, 5 % for validation, 5 % for the test, in this order."""
+    total = sum(counts)
+    rest = total // 20
+    return _in_order([total - 2 * rest, rest, rest])
+
+
+def by_file(counts: Sequence[int]) -> Mapping[str, tuple[int, int]]:
+    """The first file to train on, the second for validation, the third for the test."""
+    return _in_order(counts)
+
+
+def _in_order(counts: Sequence[int]) -> Mapping[str, tuple[int, int]]:
+    ends = np.cumsum([0, *counts]).tolist()
+    return {name: (ends[i], ends[i + 1]) for i, name in enumerate(SPLITS)}
+
+
+def from_text(text: str, symbols: Symbols | None = None, on_unknown: OnUnknown = "error") -> TextData:
+    """A text in memory."""
+    symbols = symbols or Symbols.of(text)
+    numbers = symbols.encode(text, on_unknown).numpy()
+    return TextData(symbols, numbers, by_share([len(numbers)]), hashlib.sha256(text.encode()).hexdigest())
+
+
+def from_files(
+    files: Sequence[TextFile],
+    unit: Unit = "character",
+    divide: Divide = by_share,
+    symbols: Symbols | None = None,
+    on_unknown: OnUnknown = "error",
+) -> TextData:
+    """The files, one after the other, from the cache if they are there.
+
+    Symbols are numbered by `symbols`, or else by a table of all that occur in the files.
+    """
+    folder = _folder(files, unit, divide)
+    data = _from_cache(folder)
+    if symbols is not None and (data is None or data.symbols != symbols):
+        folder = _folder(files, unit, divide, symbols.to_json(), on_unknown)
+        data = _from_cache(folder)
+    if data is not None:
+        return data
+    return made_once(
+        folder,
+        _from_cache,
+        lambda scratch: _write(scratch, files, symbols or _symbols_of(files, unit), divide, on_unknown),
+    )
+
+
+def _folder(files: Sequence[TextFile], unit: Unit, divide: Divide, *more: str) -> Path:
+    """Where the numbers of these files, as they are now, are kept."""
+    asked: list[Any] = [FORMAT_VERSION, unit, divide.__name__, *more]
+    for file in files:
+        status = file.path.stat()
+        asked += [str(file.path.resolve()), status.st_size, status.st_mtime_ns]
+        asked += [file.sha256, file.strip_lines, file.unpack]
+    return cache_directory("data") / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
+
+
+def _from_cache(folder: Path) -> TextData | None:
+    """What was kept, or None if nothing was, or if it is not whole."""
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        check_seal(meta, folder / "meta.json")
+        symbols = Symbols.from_json(meta["symbols"])
+        if sha256_of(folder / "numbers.bin", symbols.to_json()) != meta["fingerprint"]:
+            return None
+        numbers = np.memmap(folder / "numbers.bin", meta["dtype"], "r")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    splits = {name: (start, end) for name, (start, end) in meta["splits"].items()}
+    return TextData(symbols, numbers, splits, meta["fingerprint"])
+
+
+def _symbols_of(files: Sequence[TextFile], unit: Unit) -> Symbols:
+    seen = np.zeros(CODE_POINTS, dtype=bool)
+    for _, piece in _progress("looking for symbols", files, unit):
+        seen[piece] = True
+    if not seen.any():
+        raise ValueError(f"{_names(files)}: empty: there is nothing to learn")
+    return Symbols(tuple(chr(code) for code in np.flatnonzero(seen)), unit)
+
+
+def _write(folder: Path, files: Sequence[TextFile], symbols: Symbols, divide: Divide, on_unknown: OnUnknown) -> None:
+    dtype = next(d for d in (np.uint8, np.uint16, np.uint32) if len(symbols) <= np.iinfo(d).max + 1)
+    counts, read, digest = [0] * len(files), [0] * len(files), hashlib.sha256(symbols.to_json().encode())
+    path = folder / "numbers.bin"
+    with named(path), path.open("wb") as out:
+        for i, piece in _progress("numbering symbols", files, symbols.unit):
+            try:
+                numbers = symbols.numbers(piece, on_unknown, read[i]).astype(dtype)
+            except ValueError as error:
+                raise ValueError(f"{files[i].path}: {error}") from None
+            read[i] += len(piece)
+            counts[i] += len(numbers)
+            digest.update(numbers.tobytes())
+            out.write(numbers.tobytes())
+        out.flush()
+        os.fsync(out.fileno())
+    if sum(counts) == 0:
+        raise ValueError(f"{_names(files)}: empty, or all its symbols are unknown: there is nothing to read")
+    meta: dict[str, Any] = {
+        "symbols": symbols.to_json(),
+        "length": sum(counts),
+        "dtype": np.dtype(dtype).name,
+        "splits": divide(counts),
+        "fingerprint": digest.hexdigest(),
+    }
+    write_atomically(folder / "meta.json", json.dumps(sealed(meta)))
+
+
+def _progress(what: str, files: Sequence[TextFile], unit: Unit) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """All files as code points, piece by piece, each with the number of its file."""
+    with tqdm(desc=what, unit="sym", unit_scale=True, leave=False, delay=2, disable=not sys.stderr.isatty()) as bar:
+        for i, file in enumerate(files):
+            for piece in texts(file.chunks(), unit, str(file.path)):
+                bar.update(len(piece))
+                yield i, codes(piece)
+
+
+def _names(files: Sequence[TextFile]) -> str:
+    return str(files[0].path) if len(files) == 1 else f"{files[0].path} and {len(files) - 1} more"

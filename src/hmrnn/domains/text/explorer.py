@@ -1,0 +1,134 @@
+"""What a run on text answers: how it reads a text, what it would write, and the segments as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from io import StringIO
+
+import torch
+from torch import Tensor
+
+from hmrnn.config import OnUnknown
+from hmrnn.domains.text.data.symbols import as_symbols
+from hmrnn.domains.text.generation import START, Sampling
+from hmrnn.domains.text.model import TextModel
+from hmrnn.domains.text.page import readable
+from hmrnn.domains.text.written import write_json
+from hmrnn.explorer.reading import (
+    Memory,
+    Place,
+    Read,
+    read_text,
+    start,
+)
+from hmrnn.explorer.requests import (
+    MOST_NEW,
+    MOST_SYMBOLS,
+    Refused,
+    Request,
+)
+from hmrnn.explorer.runs import (
+    Answer,
+    Answers,
+    Run,
+    told,
+)
+from hmrnn.structure.operations import Steps
+from hmrnn.structure.written import Counted
+
+HOTTEST = 5.0
+MOST_NAMED = 20  # unknown symbols
+
+
+class TextRun(Run[TextModel]):
+    def __init__(self, number: int, name: str, model: TextModel, memory: Memory, on_unknown: OnUnknown) -> None:
+        super().__init__(number, name, model, memory)
+        self.on_unknown = possible(on_unknown, model)
+
+    @property
+    def kinds(self) -> Mapping[str, Callable[[Request], Answers]]:
+        return {"read": self.read, "generate": self.generate, "segments": self.segments}
+
+    def described(self) -> Answer:
+        return {**super().described(), "unit": self.model.symbols.unit, "on_unknown": self.on_unknown}
+
+    def read_on(self, model: TextModel, inputs: Tensor, before: Place) -> Read:
+        return read_text(model, inputs, before)
+
+    def numbers(self, text: str) -> Tensor:
+        try:
+            return self.model.symbols.encode(text, self.on_unknown)
+        except ValueError as error:  # only if unknown symbols are errors
+            raise Refused(str(error)) from None
+
+    def read(self, request: Request) -> Answers:
+        """Every step from the symbol on that the page does not have: `have` counts the characters it has."""
+        text, model = request.text(), self.asked_model(request)
+        numbers = self.numbers(text)
+        have = len(self.numbers(text[: request.whole("have", 0, len(text))]))
+        first = {"start": have, "unknown": self.unknown(text)}
+        for read in self.read_all(model, numbers):
+            if read.after.at <= have:
+                yield None
+                continue
+            yield {**first, **self.shown(read.steps, max(0, have - read.steps.start))}
+            first = {}
+        if first:
+            yield first
+
+    def unknown(self, text: str) -> list[str]:
+        """The symbols of a text that the model does not know, by name."""
+        symbols = self.model.symbols
+        found = set(as_symbols(text.encode()) if symbols.unit == "byte" else text) - set(symbols.table)
+        return [symbols.named(symbol) for symbol in sorted(found)[:MOST_NAMED]]
+
+    def shown(self, steps: Steps, first: int = 0) -> Answer:
+        symbols = [readable(symbol) for symbol in self.model.symbols.text(steps.inputs[first:].tolist())]
+        return {**told(steps, first), "symbols": symbols}
+
+    def generate(self, request: Request) -> Answers:
+        """What follows the text, symbol by symbol, each with its step."""
+        prompt, model = request.text(), self.asked_model(request)
+        sampling = Sampling(request.number("temperature", 0, HOTTEST))
+        new, room = request.whole("new", 1, MOST_NEW), MOST_SYMBOLS - len(prompt)
+        if room == 0:
+            raise Refused(f"there is no room for more: a text has at most {MOST_SYMBOLS:,} characters")
+        place = start(model)
+        for read in self.read_all(model, self.numbers(prompt)):
+            place = read.after
+            yield None
+        if place.at == 0:
+            place = replace(self.read_on(model, self.unseen(), place).after, at=0)
+        decoder = model.symbols.decoder()
+        for _ in range(min(new, room)):
+            assert isinstance(place.expected, Tensor)
+            drawn = torch.multinomial(sampling.probabilities(place.expected[0]), 1)
+            read = self.read_on(model, drawn, place)
+            place = read.after
+            yield {**self.shown(read.steps), "text": decoder(int(drawn))}
+
+    def unseen(self) -> Tensor:
+        """What an empty text is taken to follow."""
+        table = self.model.symbols.table
+        return self.model.symbols.encode(next((symbol for symbol in START if symbol in table), table[0]))
+
+    def segments(self, request: Request) -> Answers:
+        """The file that `hmrnn segment --format json` writes."""
+        text, model, parts = request.text(), self.asked_model(request), []
+        for read in self.read_all(model, self.numbers(text)):
+            parts.append(read.steps)
+            yield None
+        file = StringIO()
+        write_json(model, Counted(parts), file)
+        yield {"file": file.getvalue()}
+
+
+def possible(on_unknown: OnUnknown, model: TextModel) -> OnUnknown:
+    """Unknown symbols are skipped if the model has nothing to put in their place."""
+    if on_unknown == "replace":
+        try:
+            _ = model.symbols.replacement
+        except ValueError:
+            return "skip"
+    return on_unknown

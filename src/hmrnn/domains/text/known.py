@@ -1,0 +1,66 @@
+"""The boundaries of a text that are known: between words, of a file with marked words, of the planted hierarchy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hmrnn.domains.text.classes import bytes_as_letters
+from hmrnn.domains.text.data.planted import Planted
+from hmrnn.structure.scores import Gold, _at, _gold
+
+BETWEEN_WORDS = re.compile(r"(?<=[^\W_])[\W_]+(?=[^\W_])")
+
+
+def at_separators(text: str) -> dict[str, Gold]:
+    """The words of a text, between runs of white space and punctuation. On which symbol a boundary is to fall:
+
+    before   the last symbol before the run, with which a word ends
+    on       the last symbol of the run
+    after    the first symbol after it, with which a word begins
+    """
+    runs = [run.span() for run in BETWEEN_WORDS.finditer(bytes_as_letters(text))]
+    places = {"before": [s - 1 for s, _ in runs], "on": [e - 1 for _, e in runs], "after": [e for _, e in runs]}
+    return {name: _gold(own, len(text)) for name, own in places.items()}
+
+
+def from_words(lines: Sequence[str], newline: bool) -> tuple[str, dict[str, Gold]]:
+    """Utterances, one a line, their words separated by spaces: the text without spaces, and where words end.
+
+    With `newline` each utterance of the text ends in one. Where an utterance ends, or begins, is given.
+    """
+    parts: list[str] = []
+    last: list[int] = []  # of each word
+    end = 0
+    utterances: list[tuple[int, int]] = []  # the first and the last letter of each
+    for words in filter(None, map(str.split, lines)):
+        ends = (end + np.cumsum([len(word) for word in words]) - 1).tolist()
+        utterances.append((end, ends[-1]))
+        last += ends[:-1]
+        parts += [*words, "\n"] if newline else words
+        end = ends[-1] + 1 + newline
+    text, newlines = "".join(parts), [e + 1 for _, e in utterances] if newline else []
+    finals = [e for _, e in utterances]
+    starts = [s for s, _ in utterances]
+    return text, {
+        "last of a word": Gold(_at(last, end), _at([*finals, *newlines], end), _at(finals, end)),
+        "first of the next": Gold(
+            _at([p + 1 for p in last], end),
+            _at([*starts, *newlines, *finals[-1:]], end),
+            _at([*starts[1:], *finals[-1:]], end),
+        ),
+    }
+
+
+def from_planted(planted: Planted, start: int, end: int) -> dict[str, Gold]:
+    """The words and phrases of a stretch of the planted hierarchy."""
+    levels: Mapping[int, str] = {0: "word", 1: "phrase"}
+    known = {}
+    for level in range(planted.ends.shape[1]):
+        name = levels.get(level, f"level {level + 1}")
+        places = np.flatnonzero(planted.ends[start:end, level])
+        known[f"last of a {name}"] = _gold(places.tolist(), end - start)
+        known[f"first of the next {name}"] = _gold([p + 1 for p in places.tolist() if p + 1 < end - start], end - start)
+    return known

@@ -1,0 +1,125 @@
+"""The text model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from hmrnn.baselines.hrnn import LOOKBACK, text_boundaries
+from hmrnn.domains.network import recurrent
+from hmrnn.domains.text.config import TextModelConfig
+from hmrnn.domains.text.data.streams import Streams
+from hmrnn.domains.text.data.symbols import Symbols
+from hmrnn.domains.text.evaluation import bits_per_character
+from hmrnn.domains.text.generation import Sampling, generate
+from hmrnn.domains.text.structure import Segmentation, segment
+from hmrnn.dropout import drop
+from hmrnn.output import OutputEmbedding, SoftmaxHead
+from hmrnn.sequence import HMLSTMOutput, HMLSTMState, Piecewise
+from hmrnn.storage.files import check_regular
+from hmrnn.storage.pretrained import Pretrained
+
+
+@dataclass(frozen=True)
+class TextModelOutput:
+    logits: Tensor  # (T, B, symbols): unnormalised log-probabilities of the symbol after each step
+    rnn: HMLSTMOutput
+
+
+class TextModel(Pretrained):
+    """Predicts the next symbol of a text: a linear embedding, a recurrent network, the gated output module."""
+
+    kind = "text"
+    config: TextModelConfig
+
+    def __init__(self, symbols: Symbols, config: TextModelConfig | None = None, *, engine: str = "auto") -> None:
+        super().__init__()
+        self.symbols = symbols
+        self.config = config or TextModelConfig()
+        self.embedding = nn.Embedding(len(symbols), self.config.embedding_size)
+        self.rnn = recurrent(self.config, engine)
+        self.output = OutputEmbedding(self.config.hidden_sizes, self.config.output_size)
+        self.head = SoftmaxHead(self.config.output_size, len(symbols))
+
+    def forward(
+        self,
+        symbols: Tensor,
+        state: HMLSTMState | None = None,
+        lengths: Tensor | None = None,
+        boundaries: Tensor | None = None,
+        slope: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[TextModelOutput, HMLSTMState]:
+        """symbols: (T, B) int64. The rest as in `HMLSTM`."""
+        embedded, bfloat16 = self.embed(symbols), self.rnn.rounds_products
+        dropped = self.config.embedding_dropout if self.training else 0.0
+        x = drop(embedded.dense(), dropped, generator) if dropped else embedded
+        out, state = self.rnn(x, state, lengths, boundaries, slope, generator)
+        h_e = self.output(out.steps, bfloat16=bfloat16)
+        if self.training:
+            h_e = drop(h_e, self.config.output_dropout, generator, each_step=True)
+        return TextModelOutput(self.head(h_e, bfloat16=bfloat16), out), state
+
+    def embed(self, symbols: Tensor) -> Piecewise:
+        """(...) int64 -> (..., embedding_size): what the recurrent network gets."""
+        return Piecewise(self.embedding.weight, symbols)
+
+    def boundaries(self, symbols: Tensor, context: int = 0) -> Tensor | None:
+        """(T - context, B, L-1) for a model that must be given boundaries, which are those of words and sentences.
+
+        symbols: (T, B), the first `context` of them what came before. None for a model that needs none.
+        """
+        if self.config.model != "hrnn":
+            return None
+        detectors = self.rnn.num_layers - 1
+        if detectors > 2:
+            raise ValueError(f"a text gives boundaries for 3 layers (words, sentences); this HRNN has {detectors + 1}")
+        rows = [text_boundaries(self.symbols.text(row))[context:, :detectors] for row in symbols.T.tolist()]
+        return torch.stack(rows, dim=1).to(self.embedding.weight.device)
+
+    def boundaries_of(self, streams: Streams, start: int, end: int) -> Tensor | None:
+        """The same for steps `start` to `end` of streams."""
+        past = max(0, start - LOOKBACK)
+        return self.boundaries(streams.read(past, end), start - past) if self.config.model == "hrnn" else None
+
+    def bits_per_character(self, text: str | bytes, window: int | None = None) -> float:
+        """The mean of -log2 p(next symbol), from the second symbol on, with the state carried along."""
+        return bits_per_character(self, self.symbols.encode(text).numpy(), window=window)
+
+    def generate(
+        self,
+        prompt: str | bytes = "",
+        max_new: int = 500,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+    ) -> str:
+        """What follows the prompt. `hmrnn.domains.text.generation` gives it symbol by symbol, with the boundaries."""
+        made = generate(self, prompt, max_new, Sampling(temperature, top_k, top_p), seed)
+        return self.symbols.decode(symbol.number for symbol in made if symbol.new)
+
+    def segment(self, text: str | bytes, *, vectors: bool = False) -> Segmentation:
+        """The segments that the layers found in a text, and every step; on request with the segments' vectors."""
+        return segment(self, text, vectors=vectors)
+
+    def files(self) -> Mapping[str, str]:
+        return {"symbols.json": self.symbols.to_json()}
+
+    @classmethod
+    def without_weights(cls, directory: Path, config: TextModelConfig, engine: str) -> TextModel:
+        return cls(read_symbols(directory), config, engine=engine)
+
+
+def read_symbols(directory: Path) -> Symbols:
+    path = directory / "symbols.json"
+    check_regular(path)
+    try:
+        return Symbols.from_json(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {error}") from None

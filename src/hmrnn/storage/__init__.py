@@ -1,0 +1,1 @@
+"""What is kept on disk: files that are whole or absent, configurations as JSON, models."""

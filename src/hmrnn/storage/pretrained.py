@@ -1,0 +1,176 @@
+"""How models are kept on disk: config.json, model.safetensors, and what else a kind of model needs.
+
+Nothing in these files is executed, and nothing that has changed on disk is taken for a model: weights carry a checksum
+of their own, so that they are whole or not whatever config lies beside them; config.json has one of itself, and of the
+other files.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from hmrnn.config import ModelConfig, Precision
+from hmrnn.domains.strokes.config import StrokeModelConfig
+from hmrnn.domains.text.config import TextModelConfig
+from hmrnn.recurrent import Recurrent
+from hmrnn.storage.config_json import from_json
+from hmrnn.storage.files import (
+    check_regular,
+    check_seal,
+    sealed,
+    write_atomically,
+)
+from hmrnn.storage.shipped import located
+
+FORMAT_VERSION = 1
+CONFIGS: Mapping[str, type[ModelConfig]] = {"text": TextModelConfig, "strokes": StrokeModelConfig}
+FILES = ("symbols.json",)  # what may belong to a model besides config and weights
+DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+NOTES = ("data", "training", "fingerprint", "data_dir")  # what a training run adds to its model's config.json
+
+Model = TypeVar("Model", bound="Pretrained")
+
+
+class Pretrained(nn.Module, ABC):
+    """A model that can be saved and loaded."""
+
+    kind: ClassVar[str]
+    config: ModelConfig
+    rnn: Recurrent
+
+    @classmethod
+    @abstractmethod
+    def without_weights(cls: type[Model], directory: Path, config: Any, engine: str) -> Model:
+        """A model of this shape; `directory` holds what belongs to it besides its config."""
+
+    def files(self) -> Mapping[str, str]:
+        """What belongs to the model besides config and weights: file names, and contents."""
+        return {}
+
+    def save_pretrained(self, directory: str | Path, **notes: Any) -> None:
+        """Writes config.json, model.safetensors and the model's other files. `notes` go into config.json, too."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        config = {
+            "format_version": FORMAT_VERSION,
+            "kind": self.kind,
+            **asdict(replace(self.config, slope=self.rnn.slope)),
+            **notes,
+            "files": {name: sha256(content.encode()).hexdigest() for name, content in self.files().items()},
+        }
+        weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+        write_atomically(directory / "model.safetensors", save(weights, {"sha256": checksum_of(weights)}))
+        for name, content in self.files().items():
+            write_atomically(directory / name, content)
+        write_atomically(directory / "config.json", json.dumps(sealed(config), indent=2) + "\n")
+
+    @classmethod
+    def from_pretrained(
+        cls: type[Model], directory: str | Path, *, engine: str = "auto", precision: Precision = "auto"
+    ) -> Model:
+        """Reads what `save_pretrained` wrote. "builtin" is the text model that comes with the package.
+        The model is in evaluation mode: call `train()` before training it further.
+
+        `precision` is that of the model's config unless it is given.
+        """
+        directory = located(directory)
+        config = read_config(directory)[0]
+        if not isinstance(config, CONFIGS[cls.kind]):
+            raise ValueError(
+                f"{directory / 'config.json'}: this is a model of kind {kind_of(config)!r}, not {cls.kind!r}"
+            )
+        if precision != "auto":
+            config = replace(config, precision=precision)
+        # Built without memory first: a config that asks for more than the weights hold costs nothing.
+        with torch.device("meta"):
+            model = cls.without_weights(directory, config, engine)
+        path = directory / "model.safetensors"
+        weights = read_weights(path)
+        try:
+            check_weights(weights, model)
+        except ValueError as error:
+            raise ValueError(f"{path} does not fit {directory / 'config.json'}: {error}") from None
+        model.load_state_dict(weights, assign=True)
+        return model.eval()
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    check_regular(path)
+    try:
+        with safe_open(path, "pt") as file:
+            expected = (file.metadata() or {}).get("sha256")
+            # Copied out of the file's pages: tensors at odd addresses take other paths through the matrix library, and
+            # give other last bits, than those that were saved.
+            weights = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path}: damaged, or not a file of weights: {error}") from None
+    if expected is not None and checksum_of(weights) != expected:  # other tools write none
+        raise ValueError(f"{path}: damaged: its checksum does not fit")
+    return weights
+
+
+def check_weights(weights: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Refuses what is not the weights of this model, by the name of the first that is wrong."""
+    types = {tensor.dtype for tensor in weights.values()}
+    if len(types) > 1 or not types <= DTYPES:
+        raise ValueError(f"weights must be of one floating-point type; got {', '.join(sorted(map(str, types)))}")
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    for name in sorted({*shapes, *weights}):
+        if name not in shapes or name not in weights:
+            raise ValueError(f"{name} is {'missing' if name in shapes else 'unknown'}")
+        if tuple(weights[name].shape) != shapes[name]:
+            raise ValueError(f"{name} has the shape {tuple(weights[name].shape)}, not {shapes[name]}")
+        if not weights[name].isfinite().all():
+            raise ValueError(f"{name} holds numbers that are not finite")
+
+
+def checksum_of(tensors: Mapping[str, Tensor]) -> str:
+    digest = sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def read_config(directory: Path, *, files: bool = True) -> tuple[ModelConfig, dict[str, Any]]:
+    """The model's config, and the notes beside it. Without `files`, those that belong to it need not be there."""
+    path = directory / "config.json"
+    if not path.is_file():
+        raise ValueError(f"{directory}: there is no config.json here: this is not a run")
+    try:
+        content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is not the config of a model: {error}") from None
+    if content.get("format_version") != FORMAT_VERSION:
+        raise ValueError(
+            f"{path}: format_version {content.get('format_version')!r} is not {FORMAT_VERSION}, the one that this "
+            "hmrnn reads"
+        )
+    check_seal(content, path)
+    del content["format_version"]
+    kind, known = content.pop("kind", None), content.pop("files", None)
+    if not isinstance(kind, str) or kind not in CONFIGS:
+        raise ValueError(f"{path}: this is a model of kind {kind!r}; known are {', '.join(CONFIGS)}")
+    for name in known if files and isinstance(known, dict) else ():
+        if name not in FILES:
+            raise ValueError(f"{path}: {name!r} is no file of a model; known are {', '.join(FILES)}")
+        check_regular(directory / name)
+        if sha256((directory / name).read_bytes()).hexdigest() != known[name]:
+            raise ValueError(f"{directory / name}: damaged: its checksum does not fit that of {path}")
+    notes = {name: content.pop(name) for name in NOTES if name in content}
+    return from_json(CONFIGS[kind], content, str(path)), notes
+
+
+def kind_of(config: ModelConfig) -> str:
+    return next(kind for kind, config_type in CONFIGS.items() if isinstance(config, config_type))
