@@ -9,7 +9,8 @@ import sys
 import pytest
 import torch
 
-from hmrnn import HMLSTM, bench
+from hmrnn import HMLSTM
+from hmrnn.cli import bench
 from hmrnn.cli.bench import Setting
 
 SMALL = Setting(hidden=24, batch=8, steps=60, rates=(0.3, 0.1))
