@@ -50,7 +50,7 @@ from hmrnn.domains.text.known import at_separators, from_planted
 from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.reading import AT_ONCE
 from hmrnn.domains.text.structure import follow
-from hmrnn.show.figures import COLOURS
+from hmrnn.show.style import WITH_BLACK as COLOURS
 from hmrnn.storage.files import write_atomically
 from hmrnn.structure.operations import updates
 from hmrnn.structure.scores import scores_of

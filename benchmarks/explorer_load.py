@@ -29,7 +29,8 @@ import torch
 from websockets.asyncio.client import connect
 
 from hmrnn import Symbols, TextModel, TextModelConfig
-from hmrnn.explorer import IN_EXPLORER, listening
+from hmrnn.domains.text.config import IN_EXPLORER
+from hmrnn.explorer import listening
 from hmrnn.explorer.loading import load
 from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.server import create_app, server_of

@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from hmrnn.domains.text.config import TEXT_PRESETS
+from hmrnn.domains.text.config import PRESETS
 from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import Processes
@@ -23,7 +23,7 @@ ROUNDS = 15
 
 
 def main() -> None:
-    run = TEXT_PRESETS["ptb"]
+    run = PRESETS["ptb"]
     data = load_text(run.data)
     training = prepare(SavedRun(run, data.fingerprint, None), data, "auto", Processes())
     task, generator = training.task, torch.Generator()

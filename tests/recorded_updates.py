@@ -15,9 +15,10 @@ from hmrnn.domains.strokes.config import (
     WritingConfig,
 )
 from hmrnn.domains.text.config import TextDataConfig, TextModelConfig, TextRunConfig
+from hmrnn.explorer.loading import load
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import joined
-from hmrnn.training.run import load, prepare
+from hmrnn.training.run import prepare
 
 UPDATES = 8
 

@@ -19,7 +19,7 @@ from commands import run, run_process
 
 from hmrnn import TextModel
 from hmrnn.cli.demo import demo
-from hmrnn.domains.text.config import TEXT_PRESETS
+from hmrnn.domains.text.config import PRESETS
 from hmrnn.domains.text.data.corpora import builtin_text
 from hmrnn.domains.text.data.streams import Streams
 from hmrnn.training.checkpoint import load_run, save_model
@@ -412,10 +412,10 @@ def test_demo_trains_saves_and_shows_segments_and_goes_on(tmp_path):
 
 
 def test_a_demo_that_an_older_version_began_goes_on_with_its_settings(tmp_path, monkeypatch):
-    small = TEXT_PRESETS["small"]
+    small = PRESETS["small"]
     older = replace(small, training=replace(small.training, patience=7, cooldown=0.0, guided_updates=10_000))
     with monkeypatch.context() as patch:
-        patch.setattr("hmrnn.cli.demo.TEXT_PRESETS", {"small": older})
+        patch.setattr("hmrnn.cli.demo.PRESETS", {"small": older})
         demo(tmp_path, epochs=0.02, seed=0)
     demo(tmp_path, epochs=0.04, seed=0)
     assert load_run(tmp_path).config.training == replace(older.training, epochs=0.04)

@@ -18,12 +18,12 @@ from matplotlib.image import AxesImage
 from hmrnn.domains.strokes import figures
 from hmrnn.domains.strokes.data.points import from_strokes, to_strokes
 from hmrnn.domains.strokes.drawing import (
-    COLOURS,
     animated_svg,
     coloured_svg,
     strokes_page,
     svg,
 )
+from hmrnn.show.style import COLOURS
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROUNDING = 0.0015  # mm: two coordinates are each off by up to half a thousandth, at both ends of a line

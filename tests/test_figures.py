@@ -11,8 +11,10 @@ from matplotlib.collections import LineCollection
 from matplotlib.image import AxesImage
 
 from hmrnn import Symbols, TextModel, TextModelConfig
+from hmrnn.domains.text import figures
 from hmrnn.domains.text.classes import CLASSES, rates_by_class, symbol_classes
-from hmrnn.show import figures
+from hmrnn.domains.text.config import MEASURE
+from hmrnn.show.training import training_figure
 from hmrnn.training.history import read_metrics
 
 TEXT = ("the cat sat on 2 mats. the dog, too.\n" * 6)[:200]
@@ -88,14 +90,14 @@ def test_training_curves(tmp_path):
     records.insert(20, {"update": 20, "epoch": 2.0, "valid_bits": 4.2, "best_bits": 4.2})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     read = read_metrics(tmp_path)
-    one = figures.training_figure({"one": read})
+    one = training_figure({"one": read}, MEASURE)
     bits, rates, slope = one.axes
     assert bits.lines[0].get_xdata().tolist() == [u / 10 for u in range(1, 41)]
     assert bits.lines[0].get_ydata()[-1] == pytest.approx(np.mean([5 - u / 20 for u in range(21, 41)]))
     assert (bits.lines[1].get_xdata().tolist(), bits.lines[1].get_ydata().tolist()) == ([2.0], [4.2])
     assert [line.get_label() for line in rates.lines] == ["z1", "z2"]
     assert slope.lines[0].get_ydata()[-1] == pytest.approx(1.4)
-    both = figures.training_figure({"one": read, "lstm": [{**r, "rates": []} for r in read if "bits" in r]})
+    both = training_figure({"one": read, "lstm": [{**r, "rates": []} for r in read if "bits" in r]}, MEASURE)
     assert len(both.axes[0].lines) == 4
     assert len(both.axes[1].lines) == 2
     (tmp_path / "metrics.jsonl").write_text("{\n")

@@ -91,7 +91,7 @@ def test_two_panels(tmp_path):
 def test_strokes(tmp_path):
     make(tmp_path / "pen", [*updates([1.0, 0.0, -1.0], "nats"), validation(3, -1.5, "nats")], "strokes")
     read, _ = drawn(tmp_path / "pen").axes
-    assert (read.get_xlabel(), read.get_ylabel()) == ("epochs", "nats a point, -log p")
+    assert (read.get_xlabel(), read.get_ylabel()) == ("epochs", "nats a point (-log p: less is better)")
     assert line(read, "pen (hm-lstm, 3 × 8)", "training").get_xdata().tolist() == pytest.approx([0.1, 0.2, 0.3])
     assert read.get_ylim()[0] < -1.5
 
@@ -100,13 +100,13 @@ def test_strokes(tmp_path):
 def test_symbols_of_several_processes(tmp_path, processes):
     """config.json has one process's share."""
     make(tmp_path / "run", updates([3.0] * 5, speed=1.004 * processes * 40 / SECONDS))
-    assert read_history(tmp_path / "run").symbols_per_update == processes * 40
+    assert read_history(tmp_path / "run").steps_per_update == processes * 40
 
 
 def test_symbols_where_the_speed_is_not_known(tmp_path):
     for i, first in enumerate([{"symbols_per_second": None}, {"update": 2}, {"symbols_per_second": "fast"}]):
         directory = make(tmp_path / str(i), [{**updates([3.0])[0], "symbols_per_second": 80 / SECONDS, **first}])
-        assert read_history(directory).symbols_per_update == 40
+        assert read_history(directory).steps_per_update == 40
 
 
 @pytest.mark.parametrize(("most", "label"), [(1, "symbols read"), (3000, "thousand"), (30_000, "million")])
@@ -240,7 +240,7 @@ def test_bad_usage(tmp_path):
     make(tmp_path / "text", updates([3.0]))
     make(tmp_path / "pen", updates([3.0], "nats"), "strokes")
     for arguments, what in [
-        (["text", "pen"], "text is a run on text and pen on strokes: their losses do not compare"),
+        (["text", "pen"], "text is a run on text and pen is a run on strokes: their losses do not compare"),
         ([], "say which runs to draw"),
         (["text", "--out", "curves.gif"], "--out curves.gif: its name must end in .pdf, .svg, .png"),
         (["text", "--out", "pen"], "--out pen: its name must end in"),

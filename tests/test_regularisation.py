@@ -19,12 +19,13 @@ from hmrnn.domains.strokes.config import (
     WritingConfig,
 )
 from hmrnn.domains.text.data.streams import Streams
+from hmrnn.explorer.loading import load
 from hmrnn.guidance import Guidance
 from hmrnn.training import checkpoint
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import Processes
 from hmrnn.training.loop import Training
-from hmrnn.training.run import load, prepare, train_run
+from hmrnn.training.run import prepare, train_run
 
 
 def prepared(run) -> Training:

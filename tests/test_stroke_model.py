@@ -20,7 +20,7 @@ from small_runs import Killed, killed_at, metrics, same_weights, torchrun
 from hmrnn import StrokeModel, StrokeModelConfig
 from hmrnn.config import TrainingConfig, UsageError
 from hmrnn.domains.strokes.config import (
-    STROKE_PRESETS,
+    PRESETS,
     StrokeDataConfig,
     StrokeRunConfig,
     WritingConfig,
@@ -140,7 +140,7 @@ def test_hrnn_gets_the_strokes_of_the_pen():
 def test_gradients_are_of_a_size_that_can_be_learnt_from():
     """Most points are near the mean: that alone must not make gradients explode, as it did without an embedding."""
     torch.manual_seed(0)
-    network = StrokeModel(STROKE_PRESETS["iam-ondb"].model)
+    network = StrokeModel(PRESETS["iam-ondb"].model)
     lines = lines_of(*[101] * 8)
     for line in lines:
         line[:, :2] *= np.where(np.random.default_rng(0).random((101, 1)) < 0.05, 10, 0.5)

@@ -5,6 +5,7 @@ No torch here: `hmrnn train text --help` reads this file and must be quick.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeVar, get_args
@@ -16,7 +17,6 @@ CopyBoundary = Literal["recompute", "hold"]
 RecurrentKind = Literal["hm-lstm", "lstm", "clockwork", "hrnn"]
 Engine = Literal["auto", "native", "events", "reference"]
 Precision = Literal["auto", "float32", "bfloat16"]
-OnUnknown = Literal["error", "skip", "replace"]
 BOUNDARIES: tuple[str, ...] = get_args(Boundary)
 COPY_BOUNDARIES: tuple[str, ...] = get_args(CopyBoundary)
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -35,6 +35,25 @@ SMALLEST_SIGMA = 0.0024787521766663585  # exp(-6): what models had before it cou
 
 class UsageError(ValueError):
     """A command was asked for something that it can't do: exit status 2."""
+
+
+class SettingError(ValueError):
+    """An error that names settings: in Python by their names, on the command line by their flags."""
+
+    def __init__(self, message: str, *settings: str, **values: object) -> None:
+        """`message` has a place for each setting, {0}, {1}, and for each value, by its name."""
+        self.message, self.settings, self.values = message, settings, values
+        super().__init__(self.told(str))
+
+    def told(self, name: Callable[[str], str]) -> str:
+        return self.message.format(*map(name, self.settings), **self.values)
+
+
+def located_error(where: object, error: ValueError) -> ValueError:
+    """The same error with the name of the file that it is about."""
+    if isinstance(error, SettingError):
+        return SettingError("{where}: " + error.message, *error.settings, where=where, **error.values)
+    return ValueError(f"{where}: {error}")
 
 
 class Stopped(KeyboardInterrupt):
@@ -233,7 +252,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class ReadingConfig:
-    """Which model of a run reads a text, and how."""
+    """Which model of a run reads, and how."""
 
     checkpoint: Literal["best", "last"] = "best"
     """The model with the best validation, or the last one. Of a run with --average, the last one is not averaged."""
@@ -241,11 +260,22 @@ class ReadingConfig:
     """How the network is computed. auto takes the fastest that works here."""
     precision: Precision = "auto"
     """Of matrix products. auto takes the one that the run was trained with."""
-    on_unknown: OnUnknown = "error"
-    """What to do with a symbol that the model does not know."""
 
 
 BOUNDS = ("epochs", "minutes", "checkpoint_minutes")  # what may change when a run is resumed
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a loss is told. Less is better."""
+
+    name: str  # in metrics.jsonl
+    text: str
+    nats: float  # in one of it
+    step: str  # what is read at each step: symbols or points
+
+    def of(self, nats: float) -> float:
+        return nats / self.nats
 
 
 @dataclass(frozen=True)

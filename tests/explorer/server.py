@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from websockets.sync.client import ClientConnection, connect
 
-from hmrnn.explorer import IN_EXPLORER, listening
+from hmrnn.domains.text.config import IN_EXPLORER
+from hmrnn.explorer import listening
 from hmrnn.explorer.loading import load
 from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.server import create_app, server_of

@@ -29,15 +29,13 @@ except ImportError:  # it is not to be had for every Python
 
 if atheris is not None and __name__ == "__main__":
     with atheris.instrument_imports(include=["hmrnn"]):
-        from hmrnn.domains.strokes import commands as strokes
-        from hmrnn.domains.text import commands as text
+        from hmrnn.domains.strokes import flags as strokes
+        from hmrnn.domains.text import flags as text
 else:
-    from hmrnn.domains.strokes import commands as strokes
-    from hmrnn.domains.text import commands as text
+    from hmrnn.domains.strokes import flags as strokes
+    from hmrnn.domains.text import flags as text
 
-from hmrnn.config import ReadingConfig
-from hmrnn.domains.text.config import AdaptingConfig
-from hmrnn.domains.text.generation import Sampling
+from hmrnn.domains.text.config import TextReadingConfig
 from hmrnn.storage.files import cache_directory
 from hmrnn.structure import scores
 
@@ -82,7 +80,7 @@ class Fuzz:
         choice, unknown = divmod(choice, 3)
         choice, form = divmod(choice, 3)
         choice, run = divmod(choice, 2)
-        reading = ReadingConfig(on_unknown=("error", "skip", "replace")[unknown])
+        reading = TextReadingConfig(on_unknown=("error", "skip", "replace")[unknown])
         commands = self.of_text(("text", "bytes")[run], FORMATS[form], reading) | self.of_strokes(FORMATS[form])
         name = list(commands)[choice % len(commands)]
         self.file.write_bytes(content)
@@ -102,33 +100,32 @@ class Fuzz:
         assert "Traceback" not in told.getvalue()
         self.results[f"{name}: {result}"] += 1
 
-    def of_text(self, run: str, form: Any, reading: ReadingConfig) -> dict[str, Callable[[bytes], None]]:
+    def of_text(self, run: str, form: Any, reading: TextReadingConfig) -> dict[str, Callable[[bytes], None]]:
         directory, data = self.runs / run, str(self.file)
-        read: dict[str, Any] = {"data_dir": None, "reading": reading, "as_json": form == "json"}
-        shown: dict[str, Any] = {"form": form, "vectors": form == "json", "reading": reading}
-        write: dict[str, Any] = {"seed": 0, "show_boundaries": True, "reading": reading, "as_json": form == "json"}
+        own: dict[str, Any] = {"run": directory, "reading": reading}
+        shown: dict[str, Any] = {**own, "format": form, "vectors": form == "json"}
+        read: dict[str, Any] = {**own, "json": form == "json"}
+        write: dict[str, Any] = {**read, "max_new": 2, "seed": 0, "show_boundaries": True}
         return {
-            "segment": lambda _: text.segment(directory, "-", **shown),
-            "segment a file": lambda _: text.segment(directory, data, **shown),
-            "eval": lambda _: text.evaluate(directory, data, split=None, streams=1, adapting=AdaptingConfig(), **read),
-            "score": lambda _: text.score_run(directory, data, gold=None, split=None, first=None, **read),
-            "score gold": lambda _: text.score_run(directory, None, gold=self.file, split=None, first=None, **read),
+            "segment": lambda _: text.Segment(**shown).carry_out(),
+            "segment a file": lambda _: text.Segment(file=data, **shown).carry_out(),
+            "eval": lambda _: text.Evaluate(data=data, **read).carry_out(),
+            "score": lambda _: text.Score(data=data, **read).carry_out(),
+            "score gold": lambda _: text.Score(gold=self.file, **read).carry_out(),
             # as the system hands over what was typed
-            "generate": lambda typed: text.write(directory, os.fsdecode(typed), 2, Sampling(), **write),
+            "generate": lambda typed: text.Generate(prompt=os.fsdecode(typed), **write).carry_out(),
         }
 
     def of_strokes(self, form: Any) -> dict[str, Callable[[bytes], None]]:
-        directory, data, reading = self.runs / "strokes", str(self.file), ReadingConfig()
-        read: dict[str, Any] = {"split": None, "data_dir": None, "reading": reading, "as_json": form == "json"}
-        write: dict[str, Any] = {"lines": 1, "max_new": 2, "bias": 0.0, "seed": 0, "out": None, "animated": False}
-        prime: dict[str, Any] = {"prime": self.file, **write, "reading": reading, "as_json": form == "json"}
+        directory, data = self.runs / "strokes", str(self.file)
+        read: dict[str, Any] = {"run": directory, "json": form == "json"}
         return {
-            "segment strokes": lambda _: strokes.segment(
-                directory, "-", form=form, vectors=form == "json", reading=reading
-            ),
-            "eval strokes": lambda _: strokes.evaluate(directory, data, **read),
-            "score strokes": lambda _: strokes.score_run(directory, data, **read),
-            "generate strokes": lambda _: strokes.write(directory, **prime),
+            "segment strokes": lambda _: strokes.Segment(
+                run=directory, format=form, vectors=form == "json"
+            ).carry_out(),
+            "eval strokes": lambda _: strokes.Evaluate(data=data, **read).carry_out(),
+            "score strokes": lambda _: strokes.Score(data=data, **read).carry_out(),
+            "generate strokes": lambda _: strokes.Generate(prime=self.file, max_new=2, seed=0, **read).carry_out(),
         }
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import hmrnn.storage.files
 from hmrnn import cli
-from hmrnn.cli import training  # noqa: F401
 
 FEWEST, MOST = 1, 40  # updates in a life
 

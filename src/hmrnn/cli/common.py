@@ -8,16 +8,17 @@ from dataclasses import asdict
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hmrnn.config import ReadingConfig, UsageError
+from hmrnn.domains import DOMAINS
+from hmrnn.storage.config_json import kind_of, read_config
 from hmrnn.storage.files import finite, write_atomically
 from hmrnn.structure.scores import Scores, score_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Split = Literal["train", "valid", "test", "all"]
 FIGURE_ENDINGS = (".pdf", ".svg", ".png")
 
 
@@ -27,20 +28,31 @@ def best_or_last(directory: Path, reading: ReadingConfig) -> Path:
     return best if reading.checkpoint == "best" and best.is_dir() else directory
 
 
-def chosen(kinds: Sequence[str], known: Sequence[str], what: str) -> Sequence[str]:
-    """The figures that were asked for, of those that there are."""
-    wrong = [kind for kind in kinds if kind not in ("all", *known)]
-    if wrong:
-        raise UsageError(f"--kind {wrong[0]}: of a run on {what} there are {', '.join(known)}")
-    return known if "all" in kinds else kinds
-
-
 def matplotlib_figures(module: str) -> Any:
-    """The module of hmrnn.show, if what it needs is there."""
+    """A module that draws, if what it needs is there."""
     try:
-        return import_module(f"hmrnn.show.{module}")
+        return import_module(module)
     except ImportError:
         raise ValueError("figures need the package matplotlib: pip install 'hmrnn[show]'") from None
+
+
+def draw_training(directories: Sequence[Path]) -> Figure:
+    """How runs were trained."""
+    from hmrnn.training.history import read_metrics
+
+    figures = matplotlib_figures("hmrnn.show.training")
+    kind = check_one_kind({directory: kind_of(read_config(directory)[0]) for directory in directories})
+    records = {str(directory): read_metrics(directory) for directory in directories}
+    return figures.training_figure(records, DOMAINS[kind].measure)  # type: ignore[no-any-return]
+
+
+def check_one_kind(kinds: Mapping[Path, str]) -> str:
+    """The kind that all runs are on."""
+    by_kind = {kind: directory for directory, kind in kinds.items()}
+    if len(by_kind) > 1:
+        told = " and ".join(f"{directory} is a run on {kind}" for kind, directory in by_kind.items())
+        raise UsageError(f"{told}: their losses do not compare")
+    return next(iter(by_kind))
 
 
 def one_file(out: Path, kinds: Sequence[str]) -> bool:

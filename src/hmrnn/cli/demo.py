@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from hmrnn.cli.ngram import NGram
-from hmrnn.config import ReadingConfig, Stopped, UsageError
+from hmrnn.config import Stopped, UsageError
 from hmrnn.domains.text.commands import load_model
-from hmrnn.domains.text.config import TEXT_PRESETS, TextRunConfig
+from hmrnn.domains.text.config import PRESETS, TextReadingConfig, TextRunConfig
 from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.domains.text.evaluation import bits_per_character
 from hmrnn.domains.text.marks import legend
@@ -26,7 +26,7 @@ SHOWN, PAGE = 400, 5000  # symbols in the terminal, and on the page
 def demo(out: Path, epochs: float, seed: int) -> None:
     """Trains, scores the test part against a 5-gram model, and prints segments. If it was run before, goes on there."""
     begun = (out / RESUMABLE).exists()
-    run = TEXT_PRESETS["small"]
+    run = PRESETS["small"]
     if begun:  # goes on as it was begun, by this version or another
         before = load_run(out).config
         if not isinstance(before, TextRunConfig):
@@ -37,7 +37,7 @@ def demo(out: Path, epochs: float, seed: int) -> None:
     if outcome.stopped_by:
         raise Stopped(outcome.stopped_by)
 
-    model = load_model(out, ReadingConfig())
+    model = load_model(out, TextReadingConfig())
     data = load_text(run.data)
     train, test = (data.symbols.text(data.split(name)) for name in ("train", "test"))
     print(f"{bits_per_character(model, data.split('test')):.3f} bits per character on {len(test):,} that it never saw")

@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tyro.conf import Positional
 from tyro.extras import SubcommandApp
 
-from hmrnn.cli import read as cli_read
-from hmrnn.cli import train as cli_train
-from hmrnn.cli.read import Reading, Run
+from hmrnn.cli import read
+from hmrnn.cli import train as training
+from hmrnn.cli.flags import Run, in_flags
 from hmrnn.config import Stopped, UsageError
-from hmrnn.explorer import IN_EXPLORER
+from hmrnn.domains import DOMAINS
 
 app = SubcommandApp()
 train = SubcommandApp()
@@ -34,46 +35,39 @@ def demo(out: Path = Path("demo"), epochs: float = 8.0, seed: int = 0) -> None:
     demo(out, epochs, seed)
 
 
+def in_help(what: str) -> Callable[[], None]:
+    """A command whose flags depend on the domain: here it only stands in the list."""
+
+    def command() -> None: ...
+
+    command.__doc__ = what
+    return command
+
+
 app.command(train, name="train", help="Train a model, or go on training it.")
+for domain in DOMAINS.values():
+    train.command(name=domain.name)(in_help(f"Train a model to predict {domain.goal}."))
+for name, what in read.COMMANDS.items():
+    app.command(name=name)(in_help(what))
 
 
-@train.command(name="text")
-def _text_in_help() -> None:
-    """Train a model to predict the next symbol of a text."""
+@app.command(name="plot")
+def plot(runs: Positional[tuple[Run, ...]], out: Path = Path("curves.png"), json: bool = False) -> None:
+    """Draw the learning curves of several runs in one picture: against what was read, and against minutes.
 
-
-@train.command(name="strokes")
-def _strokes_in_help() -> None:
-    """Train a model to predict the next point of a pen."""
-
-
-app.command(name="eval")(cli_read.evaluate)
-app.command(name="generate")(cli_read.generate)
-app.command(name="segment")(cli_read.segment)
-app.command(name="score")(cli_read.score)
-app.command(name="figure")(cli_read.figure)
-app.command(name="plot")(cli_read.plot)
-
-
-@app.command(name="explore")
-def explore(
-    run: Positional[Run],
-    compare: Run | None = None,
-    port: int = 0,
-    browser: bool = True,
-    reading: Reading = IN_EXPLORER,
-) -> None:
-    """Serve a page on 127.0.0.1 on which one types or draws, and watches what the layers make of it.
+    The runs are of one kind. Of each, config.json and metrics.jsonl are enough; it may still be going on.
 
     Args:
-        run: Directory of the run; or builtin, the model that comes with hmrnn.
-        compare: Another run of the same kind, side by side.
-        port: By default a free one.
-        browser: Open it in the browser.
+        runs: Directories of runs.
+        out: The picture: png, svg or pdf, as its ending says.
+        json: Print what was drawn as one line of JSON: for each run its last update, epoch and minutes, and its last
+            and best validation.
     """
-    from hmrnn.explorer import serve
+    if not runs:
+        raise UsageError("say which runs to draw")
+    from hmrnn.cli.plotting import plot_runs
 
-    serve([run] if compare is None else [run, compare], port=port, open_browser=browser, reading=reading)
+    plot_runs(runs, out, as_json=json)
 
 
 @app.command(name="bench")
@@ -141,14 +135,10 @@ def open_streams() -> None:
 def main() -> None:
     """Exit status: 0 done, 1 failed, 2 bad usage, 130 interrupted, 143 terminated."""
     open_streams()
-    arguments = sys.argv[1:]
     try:
         if sys.stdout is None:
             raise OSError("standard output is closed")
-        if arguments[:1] == ["train"] and arguments[1:2] in (["text"], ["strokes"]):
-            cli_train.train(arguments[1], arguments[2:])
-        else:
-            app.cli(prog="hmrnn", description="Hierarchical multiscale recurrent networks.")
+        dispatch(sys.argv[1:])
         sys.stdout.flush()
     except Stopped as stopped:
         sys.exit(stopped.status)
@@ -159,10 +149,20 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (ValueError, OSError) as error:
-        print(f"hmrnn: {' '.join(str(error).splitlines())}", file=sys.stderr)  # a name may have line ends
+        print(f"hmrnn: {' '.join(in_flags(error).splitlines())}", file=sys.stderr)  # a name may have line ends
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise  # a fault of ours: its traceback is wanted
         print("hmrnn: not enough memory: try smaller --hidden-sizes, --batch-size or --window", file=sys.stderr)
         sys.exit(1)
+
+
+def dispatch(arguments: list[str]) -> None:
+    match arguments:
+        case ["train", name, *rest] if name in DOMAINS:
+            training.train(DOMAINS[name], rest)
+        case [name, *rest] if name in read.COMMANDS:
+            read.command(name, rest)
+        case _:
+            app.cli(prog="hmrnn", description="Hierarchical multiscale recurrent networks.")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hmrnn.cli.common import (
     FIGURE_ENDINGS,
+    check_one_kind,
     matplotlib_figures,
     print_json,
     write_figure,
@@ -19,13 +20,9 @@ def plot_runs(directories: Sequence[Path], out: Path, *, as_json: bool) -> None:
     """Draws the learning curves of runs of one kind into one file."""
     if out.suffix.lower() not in FIGURE_ENDINGS:
         raise UsageError(f"--out {out}: its name must end in {', '.join(FIGURE_ENDINGS)}")
-    curves = matplotlib_figures("curves")
+    curves = matplotlib_figures("hmrnn.show.curves")
     histories = [read_history(directory) for directory in directories]
-    kinds = {history.config.kind: history.directory for history in histories}
-    if len(kinds) > 1:
-        raise UsageError(
-            f"{kinds['text']} is a run on text and {kinds['strokes']} on strokes: their losses do not compare"
-        )
+    check_one_kind({history.directory: history.config.kind for history in histories})
     out.parent.mkdir(parents=True, exist_ok=True)
     write_figure(curves.curves_figure(histories), out)
     if as_json:

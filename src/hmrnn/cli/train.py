@@ -1,117 +1,89 @@
-"""The flags of `hmrnn train text` and `hmrnn train strokes`. Where they start from depends on some of them, which are
-looked at first."""
+"""`hmrnn train`. Where its flags start from depends on some of them, which are looked at first."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING
 
 import tyro
-from tyro.conf import arg
 
-from hmrnn.config import Engine, RunConfig, UsageError
-from hmrnn.domains.strokes.config import STROKE_PRESETS, StrokeRunConfig
-from hmrnn.domains.text.config import TEXT_PRESETS, TextRunConfig
+from hmrnn.cli.read import bad_usage
+from hmrnn.config import RunConfig, Stopped, UsageError
+from hmrnn.domains import Domain
 
-
-@dataclass(frozen=True, kw_only=True)
-class Train:
-    out: Path | None = None
-    """Directory for a new run."""
-    resume: Path | None = None
-    """Go on with the run in this directory, exactly where it stopped. Only its end may be set anew."""
-    data_dir: Path | None = None
-    """Where published sets lie. By default HMRNN_DATA, or ~/.cache/hmrnn."""
-    engine: Engine = "auto"
-    """How the network is computed. auto takes the fastest that works here."""
-    tensorboard: bool = False
-    """Write what TensorBoard shows, too, into the run's folder tensorboard."""
-    json: bool = False
-    """Print the outcome as one line of JSON."""
+if TYPE_CHECKING:
+    from hmrnn.cli.flags import Train
+    from hmrnn.training.run import Outcome
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainText(Train):
-    """Train a model to predict the next symbol of a text. What comes of it is a run: a directory.
-
-    The other flags start from the settings of --preset, or of the run that is resumed. With several processes:
-    torchrun --nproc-per-node 2 -m hmrnn train text …
-    """
-
-    run: Annotated[TextRunConfig, arg(name="")]
-    preset: Literal["small", "ptb", "text8", "enwik8", "paper-ptb", "paper-text8", "paper-enwik8"] = "small"
-    """Settings by name. small: for a laptop. ptb, text8, enwik8: the best that we know. paper-…: what the paper did."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainStrokes(Train):
-    """Train a model to predict the next point of a pen. What comes of it is a run: a directory.
-
-    The other flags start from the settings of --preset, or of the run that is resumed. With several processes:
-    torchrun --nproc-per-node 2 -m hmrnn train strokes …
-    """
-
-    run: Annotated[StrokeRunConfig, arg(name="")]
-    preset: Literal["small", "iam-ondb", "paper-iam-ondb"] | None = None
-    """Settings by name. small: for a laptop. iam-ondb: the best that we know. paper-iam-ondb: what the paper did. By
-    default the one with the name of the data, or small."""
-
-
-PRESETS: Mapping[str, Mapping[str, RunConfig]] = {"text": TEXT_PRESETS, "strokes": STROKE_PRESETS}
-
-
-def train(what: str, arguments: list[str]) -> None:
-    """`hmrnn train WHAT`."""
-    presets = PRESETS[what]
+def train(domain: Domain, arguments: Sequence[str]) -> None:
+    """`hmrnn train DOMAIN …`."""
     first_look = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first_look.add_argument("--preset")
     first_look.add_argument("--resume", type=Path)
     first_look.add_argument("--data")
     seen, _ = first_look.parse_known_args(arguments)
-    start = presets.get(seen.preset or (what == "strokes" and seen.data) or "small", presets["small"])
+    presets = domain.presets
+    start = presets.get(seen.preset or domain.preset_for(seen.data), presets["small"])
     if seen.resume is not None:
-        from hmrnn.cli.training import run_settings
+        start = settings_of(seen.resume, domain)
+    flags = domain.flags()["train"]
+    with bad_usage():
+        asked = tyro.cli(flags, prog=f"hmrnn train {domain.name}", args=arguments, default=flags(run=start))  # type: ignore[call-arg]
+    if seen.resume is not None and seen.preset is not None:
+        raise UsageError("--preset can't be combined with --resume: the run has its settings")
+    asked.carry_out()
 
-        start = run_settings(seen.resume)
-    asked = parsed(what, arguments, start)
+
+def settings_of(directory: Path, domain: Domain) -> RunConfig:
+    """The settings of a run that is to be resumed."""
+    from hmrnn.training.checkpoint import load_run
+
+    run = load_run(directory).config
+    if run.kind != domain.name:
+        raise UsageError(f"that is a run on {run.kind}: hmrnn train {run.kind} --resume goes on with it")
+    return run
+
+
+def carry_out(asked: Train) -> None:
+    """Trains, and tells how it ended."""
     directory = asked.resume or asked.out
     if directory is None or (asked.out and asked.resume):
         raise UsageError("say where the run goes, with --out DIRECTORY; or which one goes on, with --resume DIRECTORY")
-    if asked.resume is not None and seen.preset is not None:
-        raise UsageError("--preset can't be combined with --resume: the run has its settings")
+    from hmrnn.training.run import train_run
 
-    from hmrnn.cli import training
-
-    training.train(
+    outcome = train_run(
         asked.run,
         directory,
         resume=asked.resume is not None,
         data_dir=asked.data_dir,
         engine=asked.engine,
         tensorboard=asked.tensorboard,
-        as_json=asked.json,
     )
+    if outcome.processes.first:
+        tell(outcome, asked)
+    if outcome.stopped_by:
+        raise Stopped(outcome.stopped_by)
 
 
-def parsed(what: str, arguments: list[str], start: RunConfig) -> TrainText | TrainStrokes:
-    """The flags, from where they start."""
-    prog = f"hmrnn train {what}"
-    with bad_usage():
-        if what == "text" and isinstance(start, TextRunConfig):
-            return tyro.cli(TrainText, prog=prog, args=arguments, default=TrainText(run=start))
-        if what == "strokes" and isinstance(start, StrokeRunConfig):
-            return tyro.cli(TrainStrokes, prog=prog, args=arguments, default=TrainStrokes(run=start))
-    raise UsageError(f"that is a run on {start.kind}: hmrnn train {start.kind} --resume goes on with it")
+def tell(outcome: Outcome, asked: Train) -> None:
+    from hmrnn.cli.common import print_json
 
-
-@contextmanager
-def bad_usage() -> Iterator[None]:
-    """A setting that is refused here came from a flag."""
-    try:
-        yield
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    measure, directory = outcome.measure, outcome.directory
+    if asked.json:
+        told = {name: value for name, value in asdict(outcome).items() if name not in ("processes", "measure", "best")}
+        print_json({**told, f"best_{measure.name}": outcome.best})
+    elif outcome.stopped_by:
+        world = outcome.processes.world
+        hmrnn = "hmrnn" if world == 1 else f"torchrun --nproc-per-node {world} -m hmrnn"
+        on = f"{hmrnn} train {asked.run.kind} --resume {directory}"
+        print(f"{outcome.ended} after update {outcome.update}; go on with: {on}")
+    else:
+        print(
+            f"{outcome.ended}: {outcome.update} updates, {outcome.epoch:.2f} epochs, {outcome.minutes:.1f} min; "
+            f"best validation {outcome.best:.4f} {measure.text}; {outcome.skipped} updates not applied\n"
+            f"next: hmrnn eval {directory}"
+        )

@@ -15,12 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hmrnn.config import ModelConfig
-from hmrnn.show.figures import (
-    COLOURS,
-    LINES,
-    MEASURES,
-    TEXT_WIDTH,
-)
+from hmrnn.show.style import LINES, TEXT_WIDTH, WITH_BLACK
 from hmrnn.training.history import History, Losses, Numbers
 
 MARKERS = "os^Dv"
@@ -48,7 +43,7 @@ class Curve:
 
     @property
     def colour(self) -> str:
-        return COLOURS[self.place % len(COLOURS)]
+        return WITH_BLACK[self.place % len(WITH_BLACK)]
 
     @property
     def style(self) -> dict[str, Any]:
@@ -86,7 +81,7 @@ def curves_figure(histories: Sequence[History]) -> Figure:
         axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
         axes.tick_params(labelsize=8)
-    read.set_ylabel(MEASURES[histories[0].measure.name], fontsize=9)
+    read.set_ylabel(histories[0].measure.text, fontsize=9)
     read.set_ylim(limits(curves))
     add_legends(figure, curves, columns)
     return figure
@@ -134,18 +129,19 @@ def usual(history: History) -> float:
 
 
 def steps(history: History, losses: Losses) -> Numbers:
-    """Symbols that were read; of strokes epochs, since updates read different numbers of points."""
-    return losses.epoch if history.config.kind == "strokes" else losses.update * history.symbols_per_update
+    """How much was read: steps, or epochs if updates read different numbers of steps."""
+    each = history.steps_per_update
+    return losses.epoch if each is None else losses.update * each
 
 
 def unit_of(histories: Sequence[History]) -> Unit:
-    if histories[0].config.kind == "strokes":
+    if histories[0].steps_per_update is None:
         return Unit("epochs", 1)
     read = np.concatenate([steps(h, losses) for h in histories for losses in (h.training, h.validation)])
     for name, size in (("million ", 1e6), ("thousand ", 1e3)):
         if read.max() >= size:
-            return Unit(f"{name}symbols read", size)
-    return Unit("symbols read", 1)
+            return Unit(f"{name}{histories[0].measure.step} read", size)
+    return Unit(f"{histories[0].measure.step} read", 1)
 
 
 def draw(axes: Axes, curve: Curve, training: Numbers, validation: Numbers) -> None:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import fields
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
-from hmrnn.config import BOUNDS, MOST_LAYERS, RunConfig
+from hmrnn.config import (
+    BOUNDS,
+    MOST_LAYERS,
+    ModelConfig,
+    RunConfig,
+)
+from hmrnn.domains import DOMAINS
+from hmrnn.storage.files import check_regular, check_seal
 
 Config = TypeVar("Config")
 
@@ -67,3 +77,43 @@ def _contradictions(asked: Any, run: Any, prefix: str) -> list[str]:
         elif a != b and f.name not in BOUNDS:
             found.append(f"{name} {a} (it has {b})")
     return found
+
+
+FORMAT_VERSION = 1
+
+FILES = ("symbols.json",)  # what may belong to a model besides config and weights
+
+NOTES = ("data", "training", "fingerprint", "data_dir")  # what a training run adds to its model's config.json
+
+
+def read_config(directory: Path, *, files: bool = True) -> tuple[ModelConfig, dict[str, Any]]:
+    """The model's config, and the notes beside it. Without `files`, those that belong to it need not be there."""
+    path = directory / "config.json"
+    if not path.is_file():
+        raise ValueError(f"{directory}: there is no config.json here: this is not a run")
+    try:
+        content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is not the config of a model: {error}") from None
+    if content.get("format_version") != FORMAT_VERSION:
+        raise ValueError(
+            f"{path}: format_version {content.get('format_version')!r} is not {FORMAT_VERSION}, the one that this "
+            "hmrnn reads"
+        )
+    check_seal(content, path)
+    del content["format_version"]
+    kind, known = content.pop("kind", None), content.pop("files", None)
+    if not isinstance(kind, str) or kind not in DOMAINS:
+        raise ValueError(f"{path}: this is a model of kind {kind!r}; known are {', '.join(DOMAINS)}")
+    for name in known if files and isinstance(known, dict) else ():
+        if name not in FILES:
+            raise ValueError(f"{path}: {name!r} is no file of a model; known are {', '.join(FILES)}")
+        check_regular(directory / name)
+        if sha256((directory / name).read_bytes()).hexdigest() != known[name]:
+            raise ValueError(f"{directory / name}: damaged: its checksum does not fit that of {path}")
+    notes = {name: content.pop(name) for name in NOTES if name in content}
+    return from_json(DOMAINS[kind].model_config, content, str(path)), notes
+
+
+def kind_of(config: ModelConfig) -> str:
+    return next(name for name, domain in DOMAINS.items() if type(config) is domain.model_config)

@@ -21,23 +21,13 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from hmrnn.config import ModelConfig, Precision
-from hmrnn.domains.strokes.config import StrokeModelConfig
-from hmrnn.domains.text.config import TextModelConfig
 from hmrnn.recurrent import Recurrent
-from hmrnn.storage.config_json import from_json
-from hmrnn.storage.files import (
-    check_regular,
-    check_seal,
-    sealed,
-    write_atomically,
-)
+from hmrnn.storage.config_json import kind_of, read_config
+from hmrnn.storage.files import check_regular, sealed, write_atomically
 from hmrnn.storage.shipped import located
+from hmrnn.structure.written import FORMAT_VERSION
 
-FORMAT_VERSION = 1
-CONFIGS: Mapping[str, type[ModelConfig]] = {"text": TextModelConfig, "strokes": StrokeModelConfig}
-FILES = ("symbols.json",)  # what may belong to a model besides config and weights
 DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-NOTES = ("data", "training", "fingerprint", "data_dir")  # what a training run adds to its model's config.json
 
 Model = TypeVar("Model", bound="Pretrained")
 
@@ -86,7 +76,7 @@ class Pretrained(nn.Module, ABC):
         """
         directory = located(directory)
         config = read_config(directory)[0]
-        if not isinstance(config, CONFIGS[cls.kind]):
+        if kind_of(config) != cls.kind:
             raise ValueError(
                 f"{directory / 'config.json'}: this is a model of kind {kind_of(config)!r}, not {cls.kind!r}"
             )
@@ -141,36 +131,3 @@ def checksum_of(tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def read_config(directory: Path, *, files: bool = True) -> tuple[ModelConfig, dict[str, Any]]:
-    """The model's config, and the notes beside it. Without `files`, those that belong to it need not be there."""
-    path = directory / "config.json"
-    if not path.is_file():
-        raise ValueError(f"{directory}: there is no config.json here: this is not a run")
-    try:
-        content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is not the config of a model: {error}") from None
-    if content.get("format_version") != FORMAT_VERSION:
-        raise ValueError(
-            f"{path}: format_version {content.get('format_version')!r} is not {FORMAT_VERSION}, the one that this "
-            "hmrnn reads"
-        )
-    check_seal(content, path)
-    del content["format_version"]
-    kind, known = content.pop("kind", None), content.pop("files", None)
-    if not isinstance(kind, str) or kind not in CONFIGS:
-        raise ValueError(f"{path}: this is a model of kind {kind!r}; known are {', '.join(CONFIGS)}")
-    for name in known if files and isinstance(known, dict) else ():
-        if name not in FILES:
-            raise ValueError(f"{path}: {name!r} is no file of a model; known are {', '.join(FILES)}")
-        check_regular(directory / name)
-        if sha256((directory / name).read_bytes()).hexdigest() != known[name]:
-            raise ValueError(f"{directory / name}: damaged: its checksum does not fit that of {path}")
-    notes = {name: content.pop(name) for name in NOTES if name in content}
-    return from_json(CONFIGS[kind], content, str(path)), notes
-
-
-def kind_of(config: ModelConfig) -> str:
-    return next(kind for kind, config_type in CONFIGS.items() if isinstance(config, config_type))

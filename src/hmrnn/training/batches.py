@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hmrnn.domains.strokes.data.points import Points
+Line: TypeAlias = npt.NDArray[np.float32]
+"""(T, D): a sequence of vectors: the points of a line of handwriting, the rows of a series."""
 
 
 @dataclass(frozen=True)
 class Window:
     """A stretch of some lines: the points, and those to predict from them."""
 
-    points: Tensor  # (T + 1, B, 3): padded with zeros
+    points: Tensor  # (T + 1, B, D): padded with zeros
     lengths: Tensor  # (B,): how many points of each line are followed by one to predict
 
     @property
@@ -32,10 +34,10 @@ class Window:
         return torch.arange(len(self.points) - 1).unsqueeze(1) < self.lengths
 
 
-def cut(lines: Sequence[Points], start: int, end: int) -> Window:
+def cut(lines: Sequence[Line], start: int, end: int) -> Window:
     """Steps `start` to `end` of lines, and the points to predict from them."""
     parts = [line[start : end + 1] for line in lines]
-    points = np.zeros((end - start + 1, len(lines), 3), dtype=np.float32)
+    points = np.zeros((end - start + 1, len(lines), lines[0].shape[1]), dtype=np.float32)
     for row, part in enumerate(parts):
         points[: len(part), row] = part
     return Window(torch.from_numpy(points), torch.tensor([max(0, len(part) - 1) for part in parts]))

@@ -17,12 +17,17 @@ from typing import Any
 
 import torch
 
-from hmrnn.config import ModelConfig, RunConfig, TrainingConfig
-from hmrnn.domains.strokes.config import StrokeDataConfig, StrokeModelConfig, StrokeRunConfig
-from hmrnn.domains.text.config import TextDataConfig, TextModelConfig, TextRunConfig
-from hmrnn.storage.config_json import from_json
+from hmrnn.config import (
+    DataConfig,
+    ModelConfig,
+    RunConfig,
+    SettingError,
+    TrainingConfig,
+)
+from hmrnn.domains import DOMAINS
+from hmrnn.storage.config_json import from_json, kind_of, read_config
 from hmrnn.storage.files import check_regular, write_atomically
-from hmrnn.storage.pretrained import Pretrained, checksum_of, read_config
+from hmrnn.storage.pretrained import Pretrained, checksum_of
 
 FORMAT_VERSION = 1
 RESUMABLE = "training.pt"
@@ -56,15 +61,25 @@ class SavedRun:
     data_dir: Path | None  # where a published set was found
 
 
-def check_new(directory: Path, data: TextDataConfig | StrokeDataConfig) -> None:
+def check_new(directory: Path, data: DataConfig) -> None:
     """Refuses a directory that holds something, or that would become part of the text."""
     if data.is_path and Path(data.data).is_dir() and Path(data.data).resolve() in directory.resolve().parents:
-        raise ValueError(f"{directory} lies in {data.data}, whose files are the text: choose another --out")
+        raise SettingError(
+            "{new} lies in {data}, whose files are the data: choose another {0}",
+            "directory",
+            new=directory,
+            data=data.data,
+        )
     if (directory / RESUMABLE).exists():
-        raise ValueError(f"{directory} holds a run: --resume {directory} goes on with it, or choose another --out")
+        raise SettingError(
+            "{new} holds a run: {0} {new} goes on with it, or choose another {1}",
+            "resume",
+            "directory",
+            new=directory,
+        )
     # A run that was killed before its first checkpoint was whole may start again: it has left a config at most.
     if (directory / "best").exists() or ((directory / "config.json").exists() and not read_config(directory)[1]):
-        raise ValueError(f"{directory} holds a model already: choose another --out")
+        raise SettingError("{new} holds a model already: choose another {0}", "directory", new=directory)
 
 
 def save_run(directory: Path, model: Pretrained, run: SavedRun, progress: dict[str, Any]) -> None:
@@ -93,12 +108,8 @@ def load_run(directory: Path, *, files: bool = True) -> SavedRun:
         raise ValueError(f"{where}: this is a model, not a training run: it does not say how it was trained")
     model = replace(model, slope=ModelConfig.slope)  # the schedule's, not a setting
     training = from_json(TrainingConfig, before_guidance(notes["training"]), f"{where}: training")
-    run: RunConfig
-    if isinstance(model, StrokeModelConfig):
-        run = StrokeRunConfig(from_json(StrokeDataConfig, notes["data"], f"{where}: data"), model, training)
-    else:
-        assert isinstance(model, TextModelConfig)
-        run = TextRunConfig(from_json(TextDataConfig, notes["data"], f"{where}: data"), model, training)
+    domain = DOMAINS[kind_of(model)]
+    run = domain.run_config(from_json(domain.data_config, notes["data"], f"{where}: data"), model, training)
     data_dir = notes.get("data_dir")
     return SavedRun(run, str(notes["fingerprint"]), None if data_dir is None else Path(str(data_dir)))
 
@@ -115,7 +126,7 @@ def load_progress(directory: Path) -> dict[str, Any]:
     """What `save_run` was given. Nothing in the file is executed."""
     path = directory / RESUMABLE
     if not path.exists():
-        raise ValueError(f"{directory}: there is no {RESUMABLE}, so there is nothing to resume; start a run with --out")
+        raise ValueError(f"{directory}: there is no {RESUMABLE}, so there is nothing to resume")
     check_regular(path)
     try:
         check_archive(path)

@@ -12,13 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmrnn.config import RunConfig
-from hmrnn.domains.strokes.task import StrokeTask
-from hmrnn.domains.text.task import TextTask
+from hmrnn.config import Measure, RunConfig
+from hmrnn.domains import DOMAINS
 from hmrnn.training.checkpoint import load_run
-from hmrnn.training.task import Measure
 
-MEASURES: Mapping[str, Measure] = {"text": TextTask.measure, "strokes": StrokeTask.measure}
 LARGEST = 1e15  # number that is drawn
 Numbers = npt.NDArray[np.float64]
 
@@ -51,12 +48,13 @@ class History:
 
     @property
     def measure(self) -> Measure:
-        return MEASURES[self.config.kind]
+        return DOMAINS[self.config.kind].measure
 
     @property
-    def symbols_per_update(self) -> int:
-        """Of a text. An update of strokes reads as many points as its lines have."""
-        return self.config.training.batch_size * self.config.training.window * self.processes
+    def steps_per_update(self) -> int | None:
+        """Of all processes; None if updates read different numbers of steps."""
+        own = DOMAINS[self.config.kind].steps_per_update(self.config)
+        return None if own is None else own * self.processes
 
     def summary(self) -> dict[str, Any]:
         """How far it is, and its last and best validation: null if there is none, or if it was not finite."""
@@ -77,7 +75,7 @@ def read_history(directory: Path) -> History:
     """From config.json and metrics.jsonl alone: the weights need not be there."""
     config = load_run(directory, files=False).config
     records, path = read_metrics(directory), directory / "metrics.jsonl"
-    name = MEASURES[config.kind].name
+    name = DOMAINS[config.kind].measure.name
     training, validation = losses(records, name, path), losses(records, f"valid_{name}", path)
     if not len(training.finite.loss) and not len(validation.finite.loss):
         raise ValueError(f"{path}: there is no loss in {name} in it yet that could be drawn")
@@ -127,11 +125,11 @@ def number(value: Any) -> float | None:
 
 def processes(config: RunConfig, records: Sequence[Mapping[str, Any]]) -> int:
     """How many trained together, which config.json does not say. At the first update the speed is not yet a mean, so
-    that the symbols that all of them read are speed times time; a process reads batch_size times window of them."""
-    first = records[0] if records else {}
-    if config.kind != "text" or first.get("update") != 1:
+    that the steps that all of them read are speed times time."""
+    first, domain = records[0] if records else {}, DOMAINS[config.kind]
+    own = domain.steps_per_update(config)
+    if own is None or first.get("update") != 1:
         return 1
-    speed, minutes = number(first.get("symbols_per_second")), number(first.get("minutes"))
-    read = (speed or 0.0) * (minutes or 0.0) * 60
-    share = read / (config.training.batch_size * config.training.window)
+    speed, minutes = number(first.get(f"{domain.measure.step}_per_second")), number(first.get("minutes"))
+    share = (speed or 0.0) * (minutes or 0.0) * 60 / own
     return max(1, round(share)) if math.isfinite(share) else 1

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from hmrnn.boundary import SlopeSchedule
+from hmrnn.config import SettingError
 from hmrnn.engines import native
 from hmrnn.guidance import Guidance, decides, matching
 from hmrnn.sequence import HMLSTMState
@@ -39,11 +40,13 @@ GIVE_UP = 20  # updates in a row that gave no finite loss and gradient
 MATCHED = 16  # windows that the detectors of an average are set by
 
 
-class Diverged(ValueError):
+class Diverged(SettingError):
     """Training can't go on: losses, gradients or weights are not finite any more."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what}. The last good checkpoint stays. Try a lower --learning-rate in a new run")
+        super().__init__(
+            "{what}. The last good checkpoint stays. Try a lower {0} in a new run", "learning_rate", what=what
+        )
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,14 @@ from typing import Any
 
 from tqdm import tqdm
 
+from hmrnn.config import SettingError
 from hmrnn.storage.files import finite, named
 
 RARE, OFTEN = 0.005, 0.995
 LONG = 200  # updates
 ADVICE = {
-    "never": "the layers above get nothing to do. Try another --seed, --target-rate or a higher --boundary-bias",
-    "always": "there is no hierarchy above it. Try another --seed, --target-rate or a lower --boundary-bias",
+    "never": "the layers above get nothing to do. Try another seed, target_rate or a higher boundary_bias",
+    "always": "there is no hierarchy above it. Try another seed, target_rate or a lower boundary_bias",
 }
 
 
@@ -110,5 +111,7 @@ def board(directory: Path, update: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise ValueError("--tensorboard needs the package tensorboard: pip install 'hmrnn[tensorboard]'") from None
+        raise SettingError(
+            "{0} needs the package tensorboard: pip install 'hmrnn[tensorboard]'", "tensorboard"
+        ) from None
     return SummaryWriter(str(directory), purge_step=update + 1)  # what was shown after that will come again

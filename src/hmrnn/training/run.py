@@ -5,19 +5,17 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
-from hmrnn.config import Precision, RunConfig, UsageError
-from hmrnn.domains.strokes.data.lines import StrokeData, load_strokes
-from hmrnn.domains.strokes.model import StrokeModel
-from hmrnn.domains.strokes.task import StrokeTask
-from hmrnn.domains.text.config import TextRunConfig
-from hmrnn.domains.text.data.corpora import load_text
-from hmrnn.domains.text.data.store import TextData
-from hmrnn.domains.text.model import TextModel
-from hmrnn.domains.text.task import TextTask
+from hmrnn.config import (
+    Measure,
+    Precision,
+    RunConfig,
+    UsageError,
+)
+from hmrnn.domains import DOMAINS, Data
 from hmrnn.engines import native
 from hmrnn.storage.config_json import contradictions
 from hmrnn.storage.pretrained import check_weights
@@ -34,9 +32,6 @@ from hmrnn.training.checkpoint import (
 from hmrnn.training.distributed import Processes, joined
 from hmrnn.training.loop import STOPPED, Training, train
 from hmrnn.training.metrics import Reporter
-from hmrnn.training.task import Measure
-
-Data: TypeAlias = TextData | StrokeData
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ def train_run(
     engine: str = "auto",
     tensorboard: bool = False,
 ) -> Outcome:
-    """Trains a model of text or of strokes into a directory. With `resume`, goes on with what is there, exactly where
+    """Trains a model into a directory. With `resume`, goes on with what is there, exactly where
     it stopped.
 
     A run that goes on keeps its settings: `run` may only set another end. `data_dir` and `engine` are its own, too,
@@ -84,7 +79,7 @@ def train_run(
                 return reopen(run, directory, data_dir, processes)
             if processes.first:
                 check_new(directory, run.data)
-            data = load(run, data_dir)
+            data = DOMAINS[run.kind].load(run, data_dir)
             chosen = settled(run, fastest_precision(run, engine))
             return data, SavedRun(chosen, data.fingerprint, data_dir.absolute() if data_dir else None), None
 
@@ -108,7 +103,7 @@ def reopen(
         raise UsageError(f"{', '.join(wrong)} contradicts the run in {directory}")
     if data_dir is not None:
         saved = replace(saved, data_dir=data_dir.absolute())
-    data = load(run, saved.data_dir)
+    data = DOMAINS[run.kind].load(run, saved.data_dir)
     if saved.fingerprint != data.fingerprint:
         raise ValueError(f"{run.data.data}: this is not what {directory} was trained on: it has changed")
     check_sizes(run, data, progress, directory)
@@ -121,7 +116,7 @@ def reopen(
 def check_sizes(run: RunConfig, data: Data, progress: dict[str, Any], directory: Path) -> None:
     """Refuses settings that ask for another model than the checkpoint's, before they cost memory."""
     with torch.device("meta"):
-        model = build(run, data, "auto")
+        model = DOMAINS[run.kind].build(run, data, "auto")
     try:
         check_weights(progress["model"], model)
     except (ValueError, TypeError, AttributeError) as error:
@@ -141,32 +136,14 @@ def fastest_precision(run: RunConfig, engine: str) -> Precision:
     return "bfloat16" if takes_it and native.multiplies_bfloat16_fast() else "float32"
 
 
-def load(run: RunConfig, data_dir: Path | None) -> Data:
-    return load_text(run.data, data_dir) if isinstance(run, TextRunConfig) else load_strokes(run.data, data_dir)
-
-
-def build(run: RunConfig, data: Data, engine: str) -> TextModel | StrokeModel:
-    """A model that has learnt nothing yet."""
-    if isinstance(run, TextRunConfig):
-        assert isinstance(data, TextData)
-        return TextModel(data.symbols, run.model, engine=engine)
-    return StrokeModel(run.model, engine=engine)
-
-
 def prepare(run: SavedRun, data: Data, engine: str, processes: Processes) -> Training:
     """A run before its first update."""
     config = run.config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.training.seed)
-        model = build(config, data, engine)
-        if isinstance(config, TextRunConfig):
-            assert isinstance(model, TextModel)
-            assert isinstance(data, TextData)
-            return Training(TextTask(model, data, config, processes), run, processes)
-        assert isinstance(model, StrokeModel)
-        assert isinstance(data, StrokeData)
-        model.normalise_as(data.split("train"))
-        return Training(StrokeTask(model, data, config, processes), run, processes)
+        domain = DOMAINS[config.kind]
+        model = domain.build(config, data, engine)
+        return Training(domain.task(model, data, config, processes), run, processes)
 
 
 def carry_out(training: Training, progress: dict[str, Any] | None, directory: Path, tensorboard: bool) -> Outcome:

@@ -9,22 +9,10 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from hmrnn.config import Measure
 from hmrnn.sequence import HMLSTMState
 from hmrnn.storage.pretrained import Pretrained
 from hmrnn.training.batches import Epochs
-
-
-@dataclass(frozen=True)
-class Measure:
-    """How a loss is told. Less is better."""
-
-    name: str  # in metrics.jsonl
-    text: str
-    nats: float  # in one of it
-    step: str  # what is read at each step: symbols or points
-
-    def of(self, nats: float) -> float:
-        return nats / self.nats
 
 
 @dataclass(frozen=True)

@@ -11,23 +11,24 @@ from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
 from hmrnn.cli.common import (
-    Split,
     best_or_last,
-    chosen,
+    draw_training,
     matplotlib_figures,
     one_file,
     print_json,
     save_figures,
     tell_scores,
 )
+from hmrnn.cli.flags import Split
 from hmrnn.config import ReadingConfig, UsageError
+from hmrnn.domains.strokes import flags
 from hmrnn.domains.strokes.config import StrokeDataConfig, StrokeRunConfig
 from hmrnn.domains.strokes.data.lines import StrokeData, lines_of_file, load_strokes
 from hmrnn.domains.strokes.data.points import (
@@ -49,12 +50,11 @@ from hmrnn.domains.strokes.generation import generate_points
 from hmrnn.domains.strokes.model import StrokeModel
 from hmrnn.domains.strokes.structure import StrokeSegmentation
 from hmrnn.domains.text.evaluation import show_bar
+from hmrnn.storage.config_json import read_config
 from hmrnn.storage.files import finite, write_atomically
-from hmrnn.storage.pretrained import read_config
 from hmrnn.structure.scores import from_lines, scores_of
 from hmrnn.structure.written import line_as_json
 from hmrnn.training.checkpoint import load_run
-from hmrnn.training.history import read_metrics
 
 FORMAT_VERSION = 1
 MOST = 100_000  # points on a page
@@ -105,18 +105,11 @@ def lines_to_evaluate(directory: Path, data: str | None, split: Split | None, da
     return Chosen(config, part, strokes.numbers(part), strokes.split(part))
 
 
-def evaluate(
-    directory: Path,
-    data: str | None,
-    *,
-    split: Split | None,
-    data_dir: Path | None,
-    reading: ReadingConfig,
-    as_json: bool,
-) -> None:
+def evaluate(asked: flags.Evaluate) -> None:
     """Tells the average log-likelihood of a line, as the paper does, and of a point."""
+    directory, reading = asked.run, asked.reading
     model = load_model(directory, reading)
-    read = lines_to_evaluate(directory, data, split, data_dir)
+    read = lines_to_evaluate(directory, asked.data, asked.split, asked.data_dir)
     name, split, lines = read.config.data, read.split, read.lines
     start = time.perf_counter()
     nats = log_likelihoods(model, lines, show=True)
@@ -135,7 +128,7 @@ def evaluate(
         "log_likelihood_per_point": float(nats.sum()) / predicted,
         "seconds": seconds,
     }
-    if as_json:
+    if asked.json:
         print_json(answer)
         return
     print(
@@ -145,40 +138,25 @@ def evaluate(
     )
 
 
-def write(
-    directory: Path,
-    *,
-    prime: Path | None,
-    lines: int,
-    max_new: int,
-    bias: float,
-    seed: int | None,
-    out: Path | None,
-    animated: bool,
-    reading: ReadingConfig,
-    as_json: bool,
-) -> None:
+def write(asked: flags.Generate) -> None:
     """Lets a model write lines: into a drawing, or as JSON lines on standard output."""
-    if out is not None and out.suffix not in (".svg", ".png"):
-        raise UsageError(f"--out must end in .svg or .png; got {out}")
-    if animated and (out is None or out.suffix != ".svg"):
-        raise UsageError("--animated is for --out FILE.svg")
+    prime, out, max_new, seed = asked.prime, asked.out, asked.max_new, asked.seed
     if out is not None and out.suffix == ".png":
-        matplotlib_figures("stroke_figures")  # now, not when all is written
-    model = load_model(directory, reading)
+        matplotlib_figures("hmrnn.domains.strokes.figures")  # now, not when all is written
+    model = load_model(asked.run, asked.reading)
     given = None if prime is None else first_line(prime)
     made = []
-    with tqdm(total=lines * max_new, unit="pt", leave=False, disable=not show_bar(True)) as bar:
-        for i in range(lines):
+    with tqdm(total=asked.lines * max_new, unit="pt", leave=False, disable=not show_bar(True)) as bar:
+        for i in range(asked.lines):
             line = []
-            for point in generate_points(model, given, max_new, bias, None if seed is None else seed + i):
+            for point in generate_points(model, given, max_new, asked.bias, None if seed is None else seed + i):
                 line.append(point)
                 bar.update(point.new)
             made.append(line)
     drawn = [np.array([point.point for point in line], dtype=np.float32) for line in made]
     if out is not None:
-        draw(drawn, out, animated)
-    if as_json:
+        draw(drawn, out, asked.animated)
+    if asked.json:
         told = [
             {
                 "strokes": [stroke.tolist() for stroke in to_strokes(points)],
@@ -206,17 +184,16 @@ def draw(lines: Sequence[Points], out: Path, animated: bool) -> None:
     if out.suffix == ".svg":
         write_atomically(out, animated_svg(lines) if animated else svg(lines))
     else:
-        matplotlib_figures("stroke_figures").raster_figure(lines).savefig(out, dpi=200)
+        matplotlib_figures("hmrnn.domains.strokes.figures").raster_figure(lines).savefig(out, dpi=200)
 
 
-def segment(
-    directory: Path, file: str, *, form: Literal["text", "json", "html"], vectors: bool, reading: ReadingConfig
-) -> None:
+def segment(asked: flags.Segment) -> None:
     """Prints the segments of each line of a file of JSON lines."""
+    directory, file, form, reading = asked.run, asked.file, asked.format, asked.reading
     model = load_model(directory, reading)
     if form != "text" and isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: these are files
-    found = segmented(model, file, vectors)
+    found = segmented(model, file, asked.vectors)
     if form == "json":
         write_json(found)
         return
@@ -273,19 +250,12 @@ def pieces(line: StrokeSegmentation) -> list[tuple[str, npt.NDArray[np.bool_]]]:
     return [("pen strokes", line.points[:, 2] > 0.5), *layers[::-1]]
 
 
-def score_run(
-    directory: Path,
-    data: str | None,
-    *,
-    split: Split | None,
-    data_dir: Path | None,
-    reading: ReadingConfig,
-    as_json: bool,
-) -> None:
+def score(asked: flags.Score) -> None:
     """Tells how well the boundaries of each layer fit the strokes of the pen and, where they are known, letters and
     words."""
-    model = load_model(directory, reading)
-    read = lines_to_evaluate(directory, data, split, data_dir)
+    directory = asked.run
+    model = load_model(directory, asked.reading)
+    read = lines_to_evaluate(directory, asked.data, asked.split, asked.data_dir)
     known = [{"stroke": line[:, 2] > 0.5} for line in read.lines]
     if read.config.data == "builtin":
         written = write_lines(read.config.writing)
@@ -296,29 +266,23 @@ def score_run(
     if z.shape[1] == 0:
         raise ValueError(f"{directory}: a {model.config.model} has no boundaries")
     what = f"{read.config.data}, {read.split}"
-    tell_scores(directory, what, len(z), "points", scores_of(z, from_lines(known)), as_json)
+    tell_scores(directory, what, len(z), "points", scores_of(z, from_lines(known)), asked.json)
 
 
-def figure(
-    directories: Sequence[Path],
-    out: Path,
-    *,
-    kinds: Sequence[str],
-    line: int,
-    data_dir: Path | None,
-    reading: ReadingConfig,
-) -> None:
+def figure(asked: flags.Figure) -> None:
     """Draws a line of the validation part as a run sees it, and how runs were trained."""
-    drawing = matplotlib_figures("stroke_figures")
-    kinds = chosen(kinds, FIGURES, "strokes")
+    directories, out, line = asked.runs, asked.out, asked.line
+    drawing = matplotlib_figures("hmrnn.domains.strokes.figures")
+    kinds: Sequence[str] = (asked.kind,)
+    if asked.kind == "all":
+        kinds = FIGURES[1:] if asked.strokes else FIGURES
     as_file = one_file(out, kinds)
     made = {}
     if "training" in kinds:
-        figures = matplotlib_figures("figures")
-        made["training"] = figures.training_figure({str(d): read_metrics(d) for d in directories})
+        made["training"] = draw_training(directories)
     if "segments" in kinds or "density" in kinds:
-        model = load_model(directories[0], reading)
-        lines = lines_to_evaluate(directories[0], None, "valid", data_dir).lines
+        model = load_model(directories[0], asked.reading)
+        lines = lines_to_evaluate(directories[0], None, "valid", asked.data_dir).lines
         if not 1 <= line <= len(lines):
             raise UsageError(f"--line must lie between 1 and {len(lines)}, the number of lines to validate")
         points = lines[line - 1]

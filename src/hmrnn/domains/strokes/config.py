@@ -14,6 +14,7 @@ from hmrnn.config import (
     OURS,
     SMALLEST_SIGMA,
     DataConfig,
+    Measure,
     ModelConfig,
     RunConfig,
     TrainingConfig,
@@ -24,6 +25,7 @@ from hmrnn.config import (
     paper_training,
 )
 
+MEASURE = Measure("nats", "nats a point (-log p: less is better)", 1.0, "points")
 STROKE_SETS = ("iam-ondb", "builtin")
 
 
@@ -129,7 +131,7 @@ class StrokeRunConfig(RunConfig):
     )
 
 
-STROKE_PRESETS: Mapping[str, StrokeRunConfig] = {
+PRESETS: Mapping[str, StrokeRunConfig] = {
     "small": StrokeRunConfig(
         model=StrokeModelConfig(hidden_sizes=(128, 128, 128), output_size=128),
         training=TrainingConfig(

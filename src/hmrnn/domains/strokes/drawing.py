@@ -12,10 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmrnn.domains.strokes.data.points import Points, Stroke, to_strokes
-
-# Okabe and Ito's colours, for paper, and lighter ones for a dark screen. Without black: that is the plain handwriting.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-DARK_COLOURS = ("#56B4E9", "#F08C3C", "#2FC79A", "#E0A3C5", "#F0E442", "#A98BF0")
+from hmrnn.show.style import COLOURS, DARK_COLOURS
 
 # Everything is laid out in millimetres of paper: a drawing then has one size for pens, screens and pixels, and three
 # decimals are a thousandth of a millimetre, whatever units the points came in.

@@ -15,13 +15,12 @@ from matplotlib.image import AxesImage
 
 from hmrnn.domains.strokes.data.points import Points, Stroke, to_strokes
 from hmrnn.domains.strokes.drawing import (
-    COLOURS,
     PAGE_WIDTH,
     PEN,
     on_page,
     segment_lines,
 )
-from hmrnn.show.figures import TEXT_WIDTH
+from hmrnn.show.style import COLOURS, TEXT_WIDTH
 
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 Box: TypeAlias = tuple[float, float, float, float]

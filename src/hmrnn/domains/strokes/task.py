@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hmrnn.domains.strokes.config import StrokeRunConfig
+from hmrnn.domains.strokes.config import MEASURE, StrokeRunConfig
 from hmrnn.domains.strokes.data.lines import StrokeData
 from hmrnn.domains.strokes.data.points import Points
 from hmrnn.domains.strokes.evaluation import score_lines
@@ -24,7 +24,7 @@ from hmrnn.training.batches import (
     cut,
 )
 from hmrnn.training.distributed import Processes
-from hmrnn.training.task import Loss, Measure, Validation
+from hmrnn.training.task import Loss, Validation
 
 SCALES = 1  # keeps the random numbers for these apart from those for the order of lines
 
@@ -49,7 +49,7 @@ class Objective(nn.Module):
 class StrokeTask:
     """Lines of handwriting, some side by side, window by window, with the state carried along within a line."""
 
-    measure = Measure("nats", "nats a point (-log p: less is better)", 1.0, "points")
+    measure = MEASURE
 
     def __init__(self, model: StrokeModel, data: StrokeData, run: StrokeRunConfig, processes: Processes) -> None:
         self.model = model

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from io import BufferedReader, TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
 from hmrnn.cli.common import (
-    Split,
     best_or_last,
-    chosen,
+    draw_training,
     matplotlib_figures,
     one_file,
     print_json,
     save_figures,
     tell_scores,
 )
-from hmrnn.config import OnUnknown, ReadingConfig, UsageError
+from hmrnn.cli.read import bad_usage
+from hmrnn.domains.text import flags
 from hmrnn.domains.text.adapting import measure, prepare, told
 from hmrnn.domains.text.config import (
-    AdaptingConfig,
+    OnUnknown,
     TextDataConfig,
+    TextReadingConfig,
     TextRunConfig,
 )
 from hmrnn.domains.text.data.corpora import load_text
@@ -45,18 +46,17 @@ from hmrnn.domains.text.page import MOST, page
 from hmrnn.domains.text.reading import AT_ONCE
 from hmrnn.domains.text.structure import follow, segment_numbers
 from hmrnn.domains.text.written import write_json, write_marked
-from hmrnn.storage.pretrained import read_config
+from hmrnn.storage.config_json import read_config
 from hmrnn.structure.scores import scores_of
 from hmrnn.structure.written import Counted
 from hmrnn.training.checkpoint import load_run
-from hmrnn.training.history import read_metrics
 
 READ_AT_ONCE = 1 << 16  # bytes
 CLASSIFIED = 50_000  # symbols of a text that are enough to tell how often a detector fires on a kind of them
 FIGURES = ("training", "boundaries", "norms", "classes")
 
 
-def load_model(directory: Path, reading: ReadingConfig) -> TextModel:
+def load_model(directory: Path, reading: TextReadingConfig) -> TextModel:
     return TextModel.from_pretrained(
         best_or_last(directory, reading), engine=reading.engine, precision=reading.precision
     )
@@ -93,28 +93,17 @@ def text_trained_on(directory: Path, symbols: Symbols, data_dir: Path | None) ->
         ) from None
 
 
-def evaluate(
-    directory: Path,
-    data: str | None,
-    *,
-    split: Split | None,
-    streams: int,
-    adapting: AdaptingConfig,
-    data_dir: Path | None,
-    reading: ReadingConfig,
-    as_json: bool,
-) -> None:
+def evaluate(asked: flags.Evaluate) -> None:
     """Tells the bits per character of a text, and beside them what was asked for."""
-    if adapting.dynamic is not None and streams != 1:
-        raise UsageError("--dynamic reads one stream: it can't be combined with --streams")
+    directory, reading, adapting, streams = asked.run, asked.reading, asked.adapting, asked.streams
     model = load_model(directory, reading)
-    own = text_trained_on(directory, model.symbols, data_dir) if adapting.needs_own_text else None
-    config, text, in_parts = text_to_evaluate(directory, data, model.symbols, reading.on_unknown, data_dir)
-    split = split or ("test" if in_parts else "all")
+    own = text_trained_on(directory, model.symbols, asked.data_dir) if adapting.needs_own_text else None
+    config, text, in_parts = text_to_evaluate(directory, asked.data, model.symbols, reading.on_unknown, asked.data_dir)
+    split = asked.split or ("test" if in_parts else "all")
     numbers = text.split(split)
     check_length(numbers)  # before minutes of choosing
     found = measure(prepare(model, own, adapting), model, numbers, streams)
-    if as_json:
+    if asked.json:
         answer = {"run": str(directory), "checkpoint": reading.checkpoint, "data": config.data, "split": split}
         print_json({**answer, "symbols": len(numbers), "streams": streams, **found})
         return
@@ -126,42 +115,28 @@ def evaluate(
         print(line)
 
 
-def write(
-    directory: Path,
-    prompt: str,
-    max_new: int,
-    sampling: Sampling,
-    *,
-    seed: int | None,
-    show_boundaries: bool,
-    reading: ReadingConfig,
-    as_json: bool,
-) -> None:
+def write(asked: flags.Generate) -> None:
     """Prints the prompt and what the model makes of it, symbol by symbol as it is made."""
-    model = load_model(directory, reading)
+    with bad_usage():
+        sampling = Sampling(asked.temperature, asked.top_k, asked.top_p)
+    model = load_model(asked.run, asked.reading)
     decoder, text, boundaries = model.symbols.decoder(), {True: "", False: ""}, []
-    for symbol in generate(model, prompt, max_new, sampling, seed, reading.on_unknown):
+    for symbol in generate(model, asked.prompt, asked.max_new, sampling, asked.seed, asked.reading.on_unknown):
         shown = decoder(symbol.number)
         text[symbol.new] += shown
         boundaries.append([int(fires) for fires in symbol.z])
-        if not as_json:
-            sys.stdout.write(shown + (mark(symbol.z) if show_boundaries else ""))
+        if not asked.json:
+            sys.stdout.write(shown + (mark(symbol.z) if asked.show_boundaries else ""))
             sys.stdout.flush()
-    if as_json:
+    if asked.json:
         print_json({"prompt": text[False], "text": text[True], "boundaries": boundaries})
     else:
         print()
 
 
-def segment(
-    directory: Path,
-    file: str,
-    *,
-    form: Literal["text", "json", "html"],
-    vectors: bool,
-    reading: ReadingConfig,
-) -> None:
+def segment(asked: flags.Segment) -> None:
     """Prints the segments of a file or of standard input while it is read."""
+    directory, file, form, reading = asked.run, asked.file, asked.format, asked.reading
     model = load_model(directory, reading)
     if form != "text" and isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: these are files
@@ -178,7 +153,7 @@ def segment(
         if form == "html":
             print(page(segment_numbers(model, at_most(MOST, pieces)), f"{Path(file).name}, read by {directory.name}"))
             return
-        count = Counted(follow(model, pieces, hidden=vectors))
+        count = Counted(follow(model, pieces, hidden=asked.vectors))
         if form == "json":
             write_json(model, count, sys.stdout)
         else:
@@ -200,29 +175,20 @@ def at_most(most: int, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
     return torch.cat(kept)
 
 
-def score_run(
-    directory: Path,
-    data: str | None,
-    *,
-    gold: Path | None,
-    split: Split | None,
-    first: int | None,
-    data_dir: Path | None,
-    reading: ReadingConfig,
-    as_json: bool,
-) -> None:
+def score(asked: flags.Score) -> None:
     """Tells how well the boundaries of each layer fit known ones, and what chance alone would reach."""
+    directory, gold, reading = asked.run, asked.gold, asked.reading
     model = load_model(directory, reading)
-    if reading.on_unknown == "skip" and (gold is not None or data == "planted"):
-        raise UsageError("--on-unknown skip would move the text against its known boundaries; replace does not")
     if gold is not None:
         content = "".join(texts([gold.read_bytes()], model.symbols.unit, str(gold)))
         text, known = from_words(content.splitlines(), newline="\n" in model.symbols.table)
         numbers, what = model.symbols.encode(text, reading.on_unknown), str(gold)
     else:
-        config, loaded, in_parts = text_to_evaluate(directory, data, model.symbols, reading.on_unknown, data_dir)
-        split = split or ("test" if in_parts else "all")
-        numbers = torch.from_numpy(loaded.split(split)[:first].astype(np.int64))
+        config, loaded, in_parts = text_to_evaluate(
+            directory, asked.data, model.symbols, reading.on_unknown, asked.data_dir
+        )
+        split = asked.split or ("test" if in_parts else "all")
+        numbers = torch.from_numpy(loaded.split(split)[: asked.first].astype(np.int64))
         what = f"{config.data}, {split}"
         if config.data == "planted":
             start = 0 if split == "all" else loaded.splits[split][0]
@@ -235,27 +201,18 @@ def score_run(
     z = torch.cat([part.z for part in follow(model, pieces)]).numpy()
     if z.shape[1] == 0:
         raise ValueError(f"{directory}: a {model.config.model} has no boundaries")
-    tell_scores(directory, what, len(numbers), "symbols", scores_of(z, known), as_json)
+    tell_scores(directory, what, len(numbers), "symbols", scores_of(z, known), asked.json)
 
 
-def figure(
-    directories: Sequence[Path],
-    out: Path,
-    *,
-    kinds: Sequence[str],
-    text: Path | None,
-    symbols: int,
-    data_dir: Path | None,
-    reading: ReadingConfig,
-) -> None:
+def figure(asked: flags.Figure) -> None:
     """Draws a run, or the training curves of several."""
-    figures = matplotlib_figures("figures")
-    kinds = chosen(kinds, FIGURES, "text")
+    directories, out, text, reading = asked.runs, asked.out, asked.text, asked.reading
+    figures = matplotlib_figures("hmrnn.domains.text.figures")
+    kinds = FIGURES if asked.kind == "all" else (asked.kind,)
     as_file = one_file(out, kinds)
     made = {}
     if "training" in kinds:
-        runs = {str(directory): read_metrics(directory) for directory in directories}
-        made["training"] = figures.training_figure(runs)
+        made["training"] = draw_training(directories)
     if set(kinds) != {"training"}:
         model = load_model(directories[0], reading)
         if text is not None:
@@ -265,9 +222,9 @@ def figure(
                 enough = 1 + 4 * CLASSIFIED // READ_AT_ONCE  # chunks: a character has at most 4 bytes
                 numbers = torch.cat(list(islice(read, enough)))
         else:
-            loaded = text_to_evaluate(directories[0], None, model.symbols, reading.on_unknown, data_dir)[1]
+            loaded = text_to_evaluate(directories[0], None, model.symbols, reading.on_unknown, asked.data_dir)[1]
             numbers = torch.from_numpy(loaded.split("valid").astype(np.int64))
-        short = segment_numbers(model, numbers[:symbols])
+        short = segment_numbers(model, numbers[: asked.symbols])
         if "boundaries" in kinds:
             made["boundaries"] = figures.boundaries_figure(short)
         if "norms" in kinds:

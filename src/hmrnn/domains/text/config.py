@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
@@ -12,16 +13,20 @@ from hmrnn.config import (
     MOST_SYMBOLS,
     OURS,
     DataConfig,
+    Measure,
     ModelConfig,
+    ReadingConfig,
     RunConfig,
+    SettingError,
     TrainingConfig,
-    check_positive,
     check_range,
     check_seed,
     check_size,
     paper_training,
 )
 
+MEASURE = Measure("bits", "bits per character", math.log(2), "symbols")
+OnUnknown = Literal["error", "skip", "replace"]
 TEXT_SETS = ("ptb", "text8", "enwik8", "builtin", "planted")
 
 
@@ -98,6 +103,17 @@ class TextRunConfig(RunConfig):
 
 
 @dataclass(frozen=True)
+class TextReadingConfig(ReadingConfig):
+    """Which model of a run reads a text, and how."""
+
+    on_unknown: OnUnknown = "error"
+    """What to do with a symbol that the model does not know."""
+
+
+IN_EXPLORER = TextReadingConfig(on_unknown="replace")  # whoever types meets symbols that the model does not know
+
+
+@dataclass(frozen=True)
 class AdaptingConfig:
     """What else to measure, beside what a model makes of a text as it is."""
 
@@ -110,13 +126,15 @@ class AdaptingConfig:
 
     def __post_init__(self) -> None:
         if isinstance(self.temperature, float | int) and not 0.01 <= self.temperature <= 100:
-            raise ValueError(f"--temperature must lie between 0.01 and 100, or be auto; got {self.temperature}")
-        if isinstance(self.dynamic, float | int):
-            check_positive("--dynamic", self.dynamic, most=1e30)  # float32 ends soon after
+            raise SettingError(
+                "{0} must lie between 0.01 and 100, or be auto; got {got}", "temperature", got=self.temperature
+            )
+        if isinstance(self.dynamic, float | int) and not 0 < self.dynamic <= 1e30:  # float32 ends soon after
+            raise SettingError("{0} must be positive, and at most 1e30; got {got}", "dynamic", got=self.dynamic)
         if self.decay is not None and self.dynamic is None:
-            raise ValueError("--decay is that of dynamic evaluation: it needs --dynamic")
+            raise SettingError("{0} is that of dynamic evaluation: it needs {1}", "decay", "dynamic")
         if self.decay is not None and not 0 <= self.decay <= 1:
-            raise ValueError(f"--decay must lie between 0 and 1; got {self.decay}")
+            raise SettingError("{0} must lie between 0 and 1; got {got}", "decay", got=self.decay)
 
     @property
     def needs_own_text(self) -> bool:
@@ -142,7 +160,7 @@ _PAPER_WIKIPEDIA = TextRunConfig(
     training=paper_training(batch_size=128, learning_rate=0.001, slope_per_epoch=0.0, slope_limit=1.0),
 )
 
-TEXT_PRESETS: Mapping[str, TextRunConfig] = {
+PRESETS: Mapping[str, TextRunConfig] = {
     "small": TextRunConfig(
         data=TextDataConfig(random_start=True),
         model=TextModelConfig(hidden_sizes=(128, 128, 128), output_size=128),

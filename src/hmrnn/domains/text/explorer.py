@@ -9,7 +9,7 @@ from io import StringIO
 import torch
 from torch import Tensor
 
-from hmrnn.config import OnUnknown
+from hmrnn.domains.text.config import OnUnknown
 from hmrnn.domains.text.data.symbols import as_symbols
 from hmrnn.domains.text.generation import START, Sampling
 from hmrnn.domains.text.model import TextModel

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hmrnn.config import OnUnknown
+from hmrnn.domains.text.config import OnUnknown
 from hmrnn.domains.text.reading import AT_ONCE, Reader
 from hmrnn.engines.native.streams import TextStream
 

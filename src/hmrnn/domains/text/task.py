@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cached_property, partial
 
 import numpy as np
@@ -10,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hmrnn.domains.text.config import TextRunConfig
+from hmrnn.config import SettingError
+from hmrnn.domains.text.config import MEASURE, TextRunConfig
 from hmrnn.domains.text.data.store import TextData
 from hmrnn.domains.text.data.streams import Streams
 from hmrnn.domains.text.evaluation import score_text
@@ -20,7 +20,7 @@ from hmrnn.sequence import HMLSTMState
 from hmrnn.storage.pretrained import Pretrained
 from hmrnn.training.batches import Epochs
 from hmrnn.training.distributed import Processes
-from hmrnn.training.task import Loss, Measure, Validation
+from hmrnn.training.task import Loss, Validation
 
 VALIDATION_STREAMS = 64
 RENEWAL = 32  # windows: a model should know a text's start, and have a past most of the time
@@ -54,7 +54,7 @@ class TextTask:
     and be locked from the start of a text.
     """
 
-    measure = Measure("bits", "bits per character", math.log(2), "symbols")
+    measure = MEASURE
 
     def __init__(self, model: TextModel, data: TextData, run: TextRunConfig, processes: Processes) -> None:
         self.model = model
@@ -64,10 +64,13 @@ class TextTask:
         rows = self.rows * processes.world
         self.epochs = Epochs((len(self.train) - 1) // rows // self.window)
         if self.epochs.first < 1 or len(self.valid) < 2:
-            raise ValueError(
-                f"{run.data.data}: too short: {len(self.train):,} symbols to train on and {len(self.valid):,} to "
-                f"validate, but {rows} streams of one window of {self.window} steps take {rows * self.window + 1:,}, "
-                "and validation 2. Give more text, or a smaller --batch-size or --window"
+            raise SettingError(
+                f"{{data}}: too short: {len(self.train):,} symbols to train on and {len(self.valid):,} to validate, "
+                f"but {rows} streams of one window of {self.window} steps take {rows * self.window + 1:,}, and "
+                "validation 2. Give more text, or a smaller {0} or {1}",
+                "batch_size",
+                "window",
+                data=run.data.data,
             )
         if run.model.model == "hrnn" and len(run.model.hidden_sizes) > 3:
             raise ValueError("a text gives an HRNN boundaries of words and sentences, for 3 layers at most")

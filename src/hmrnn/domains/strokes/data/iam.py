@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 from tqdm import tqdm
 
+from hmrnn.config import SettingError
 from hmrnn.domains.strokes.data.points import Points, from_strokes
 from hmrnn.storage.files import sha256_of
 
@@ -32,9 +33,11 @@ def find(data_dir: Path) -> Path:
     for place in places:
         if (place / FOLDER).is_dir():
             return place / FOLDER
-    raise ValueError(
-        f"iam-ondb: there is no {ARCHIVE} and no folder {FOLDER} in {data_dir}. Get it from {SOURCE} (after "
-        "registering there) and put it there, or name its folder with --data-dir or HMRNN_DATA"
+    raise SettingError(
+        f"iam-ondb: there is no {ARCHIVE} and no folder {FOLDER} in {{folder}}. Get it from {SOURCE} (after "
+        "registering there) and put it there, or name its folder with {0} or HMRNN_DATA",
+        "data_dir",
+        folder=data_dir,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hmrnn.config import SettingError
 from hmrnn.domains.strokes.config import STROKE_SETS, StrokeDataConfig
 from hmrnn.domains.strokes.data import iam
 from hmrnn.domains.strokes.data.points import Points, read_json_lines
@@ -103,9 +104,11 @@ def load_strokes(config: StrokeDataConfig, data_dir: Path | None = None) -> Stro
         splits = shuffled(lines.names, long, config.division_seed)
     empty = [name for name, own in splits.items() if len(own) == 0]
     if empty:
-        raise ValueError(
-            f"{config.data}: too few lines: {long.sum()} of {len(long)} are long enough, and none is left for "
-            f"{' and '.join(empty)}. Give more lines, or a smaller --shortest"
+        raise SettingError(
+            f"{{data}}: too few lines: {long.sum()} of {len(long)} are long enough, and none is left for "
+            f"{' and '.join(empty)}. Give more lines, or a smaller {{0}}",
+            "shortest",
+            data=config.data,
         )
     taken = sum(map(len, splits.values()))
     return StrokeData(lines, splits, int((~long).sum()), int(long.sum()) - taken)

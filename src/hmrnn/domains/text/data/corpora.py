@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hmrnn.config import OnUnknown
-from hmrnn.domains.text.config import TextDataConfig
+from hmrnn.config import SettingError
+from hmrnn.domains.text.config import OnUnknown, TextDataConfig
 from hmrnn.domains.text.data.planted import planted
 from hmrnn.domains.text.data.store import (
     Divide,
@@ -80,7 +80,7 @@ def load_text(
 
 
 def data_directory(data_dir: Path | None) -> Path:
-    """--data-dir, or HMRNN_DATA, or ~/.cache/hmrnn."""
+    """The folder that is given, or HMRNN_DATA, or ~/.cache/hmrnn."""
     return data_dir or Path(os.environ.get("HMRNN_DATA") or "~/.cache/hmrnn").expanduser()
 
 
@@ -93,9 +93,14 @@ def find(corpus: str, name: str, sha256: str, data_dir: Path) -> TextFile:
             if path.is_file():
                 return TextFile(path, sha256, unpack=bool(ending), strip_lines=published.strip_lines)
     forms = " or ".join(f"{name}{ending}" for ending in ("", *published.packed))
-    raise ValueError(
-        f"{corpus}: there is no {forms} in {data_dir}. Get it from {published.source} and put it there, or name its "
-        "folder with --data-dir or HMRNN_DATA"
+    raise SettingError(
+        "{corpus}: there is no {forms} in {folder}. Get it from {source} and put it there, or name its folder with {0} "
+        "or HMRNN_DATA",
+        "data_dir",
+        corpus=corpus,
+        forms=forms,
+        folder=data_dir,
+        source=published.source,
     )
 
 

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from hmrnn.config import OnUnknown
+from hmrnn.config import located_error
+from hmrnn.domains.text.config import OnUnknown
 from hmrnn.domains.text.data.symbols import (
     CODE_POINTS,
     Numbers,
@@ -196,7 +197,7 @@ def _write(folder: Path, files: Sequence[TextFile], symbols: Symbols, divide: Di
             try:
                 numbers = symbols.numbers(piece, on_unknown, read[i]).astype(dtype)
             except ValueError as error:
-                raise ValueError(f"{files[i].path}: {error}") from None
+                raise located_error(files[i].path, error) from None
             read[i] += len(piece)
             counts[i] += len(numbers)
             digest.update(numbers.tobytes())

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hmrnn.config import OnUnknown
+from hmrnn.config import SettingError, located_error
+from hmrnn.domains.text.config import OnUnknown
 
 Unit = Literal["character", "byte"]
 Numbers: TypeAlias = npt.NDArray[Any]  # (T,) of an unsigned type: symbols by their number; may lie on disk
@@ -92,9 +93,13 @@ class Symbols:
             numbers[unknown] = self.replacement
             return numbers
         first = int(unknown.argmax())
-        raise ValueError(
-            f"the symbol {self.named(chr(codes[first]))} at position {start + first} is not among the {len(self)} "
-            "symbols that the model knows (--on-unknown skip or replace goes on without it)"
+        raise SettingError(
+            "the symbol {symbol} at position {place} is not among the {count} symbols that the model knows ({0} skip "
+            "or replace goes on without it)",
+            "on_unknown",
+            symbol=self.named(chr(codes[first])),
+            place=start + first,
+            count=len(self),
         )
 
     def named(self, symbol: str) -> str:
@@ -173,8 +178,13 @@ def texts(chunks: Iterable[bytes], unit: Unit, name: str) -> Iterator[str]:
             yield decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
             byte, offset = error.object[error.start], fed - kept + error.start
-            raise ValueError(
-                f"{name}: not UTF-8: {error.reason}, byte 0x{byte:02x} at offset {offset} (--bytes reads any file)"
+            raise SettingError(
+                "{name}: not UTF-8: {reason}, byte 0x{byte:02x} at offset {offset} ({0} reads any file)",
+                "bytes",
+                name=name,
+                reason=error.reason,
+                byte=byte,
+                offset=offset,
             ) from None
         fed += len(chunk)
 
@@ -186,5 +196,5 @@ def numbered(chunks: Iterable[bytes], symbols: Symbols, on_unknown: OnUnknown, n
         try:
             yield torch.from_numpy(symbols.numbers(codes(text), on_unknown, place))
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+            raise located_error(name, error) from None
         place += len(text)

@@ -1,10 +1,8 @@
-"""Figures for a paper: vector or pixel graphics, readable in print and by the colour-blind."""
+"""Figures of a text for a paper: vector or pixel graphics, readable in print and by the colour-blind."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,20 +10,14 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from hmrnn.domains.strokes import drawing
 from hmrnn.domains.text.classes import CLASSES, rates_by_class
+from hmrnn.domains.text.structure import Segmentation
 from hmrnn.sequence import Operation
+from hmrnn.show.style import TEXT_WIDTH, WITH_BLACK
 
-if TYPE_CHECKING:
-    from hmrnn.domains.text.structure import Segmentation
-
-# Okabe and Ito's colours: told apart by the colour-blind, and of different darkness in print.
-COLOURS = (*drawing.COLOURS, "#000000")
-LINES = ("-", "--", ":", "-.")
 OPERATION_COLOURS = {Operation.UPDATE: "#0072B2", Operation.COPY: "#F0F0F0", Operation.FLUSH: "#D55E00"}
-MEASURES = {"bits": "bits per character", "nats": "nats a point, -log p"}
+
 ROW = 90  # symbols in a row, as in the paper's Figure 3
-TEXT_WIDTH = 10.0  # inches
 
 
 def visible(symbol: str) -> str:
@@ -46,7 +38,7 @@ def boundaries_figure(found: Segmentation) -> Figure:
         write_text(axes, text, y=0.7)
         for l in layers:
             ends = np.flatnonzero(found.steps.z[start : start + ROW, l].numpy()) + 1
-            y, colour = -0.2 - 0.6 * l, COLOURS[l % len(COLOURS)]
+            y, colour = -0.2 - 0.6 * l, WITH_BLACK[l % len(WITH_BLACK)]
             axes.hlines(y, 0, len(text), color=colour, linewidth=1 + l, gid=f"layer {l + 1}")
             axes.vlines(ends, y - 0.28, y + 0.28, color=colour, linewidth=1.6, gid=f"ends of layer {l + 1}")
             axes.text(-0.6, y, f"z{l + 1}", ha="right", va="center", color=colour, fontsize=8)
@@ -102,52 +94,6 @@ def norms_figure(found: Segmentation) -> Figure:
     return figure
 
 
-def training_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Loss, firing rates and slope of one or more runs, from the records of their metrics.jsonl."""
-    measures = {name for records in runs.values() for name in MEASURES if any(name in record for record in records)}
-    if len(measures) > 1:
-        raise ValueError("runs on text and runs on strokes can't be drawn together: their losses do not compare")
-    measure = next(iter(measures), "bits")
-    figure = Figure(figsize=(TEXT_WIDTH, 3.2), layout="constrained")
-    loss, rates, slope = figure.subplots(1, 3)
-    for i, (name, records) in enumerate(runs.items()):
-        colour = COLOURS[i % len(COLOURS)]
-        updates = [r for r in records if r.get(measure) is not None]
-        checked = [r for r in records if r.get(f"valid_{measure}") is not None]
-        epochs = [r["epoch"] for r in updates]
-        smooth = running_mean([r[measure] for r in updates])
-        loss.plot(epochs, smooth, color=colour, linewidth=1, label=name)
-        at, values = [r["epoch"] for r in checked], [r[f"valid_{measure}"] for r in checked]
-        loss.plot(
-            at, values, color=colour, linestyle="", marker="os^Dv"[i % 5], markersize=4, gid=f"{name}: validation"
-        )
-        detectors = len(updates[0]["rates"]) if updates else 0
-        for l in range(detectors):
-            column = running_mean([r["rates"][l] for r in updates])
-            label = f"{name}: z{l + 1}" if len(runs) > 1 else f"z{l + 1}"
-            own = COLOURS[l % len(COLOURS)] if len(runs) == 1 else colour
-            rates.plot(epochs, column, color=own, linestyle=LINES[l % 4], label=label)
-        if detectors:
-            slope.plot(epochs, [r["slope"] for r in updates], color=colour, linestyle=LINES[i % 4], label=name)
-    for axes, title in ((loss, MEASURES[measure]), (rates, "boundaries a step"), (slope, "slope")):
-        axes.set_xlabel("epoch")
-        axes.set_title(title + (" (line: training, marks: validation)" if axes is loss else ""), fontsize=8.5)
-        axes.grid(alpha=0.3)
-        axes.tick_params(labelsize=8)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=7)
-    rates.set_ylim(bottom=0)
-    return figure
-
-
-def running_mean(values: Sequence[float], over: int = 20) -> list[float]:
-    """Each value's mean with the up to `over` - 1 before it."""
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(0, ends - over)
-    return [float(mean) for mean in (sums[ends] - sums[starts]) / (ends - starts)]
-
-
 def classes_figure(found: Segmentation) -> Figure:
     """How often each detector fires on each kind of symbol."""
     rates = rates_by_class(found.text, found.steps.z.numpy())
@@ -157,7 +103,7 @@ def classes_figure(found: Segmentation) -> Figure:
     for l in range(layers):
         x = np.arange(len(CLASSES)) + (l - (layers - 1) / 2) * 0.8 / layers
         hatch = ("", "//", "..", "xx")[l % 4]
-        own = COLOURS[l % len(COLOURS)]
+        own = WITH_BLACK[l % len(WITH_BLACK)]
         axes.bar(x, rates[:, l], 0.8 / layers, color=own, hatch=hatch, edgecolor="white", label=f"z{l + 1}", zorder=2)
     names = [f"{name} letter" if name in ("first", "middle", "last") else name for name in CLASSES]
     axes.set_xticks(range(len(CLASSES)), names)

@@ -1,0 +1,156 @@
+"""The flags that commands have whatever the run is on. Each domain adds its own to them.
+
+A command is a dataclass: its docstring is the command's help, its fields are the flags, and it carries itself out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+from tyro.conf import Positional, arg
+from tyro.constructors import PrimitiveConstructorSpec
+
+from hmrnn.config import (
+    Engine,
+    ReadingConfig,
+    RunConfig,
+    SettingError,
+    UsageError,
+)
+from hmrnn.storage.shipped import located
+
+Run = Annotated[
+    Path,
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="RUN",
+        instance_from_str=lambda words: located(words[0]),
+        is_instance=lambda value: isinstance(value, Path),
+        str_from_instance=lambda run: [str(run)],
+    ),
+]
+Split: TypeAlias = Literal["train", "valid", "test", "all"]
+BY_DEFAULT = ReadingConfig()
+OTHER_NAMES = {"directory": "--out"}  # flags that are not called like their setting
+
+
+def in_flags(error: Exception) -> str:
+    """What is wrong. The library names settings, a user of the command line knows their flags."""
+    if isinstance(error, SettingError):
+        return error.told(lambda setting: OTHER_NAMES.get(setting, f"--{setting.replace('_', '-')}"))
+    return str(error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command(ABC):
+    """What a user asked for."""
+
+    def check(self) -> None:  # noqa: B027
+        """Refuses flags that contradict each other, and values that can't be."""
+
+    @abstractmethod
+    def carry_out(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Command):
+    run: Annotated[RunConfig, arg(name="")]
+    preset: str | None = None
+    """Settings by name."""
+    out: Path | None = None
+    """Directory for a new run."""
+    resume: Path | None = None
+    """Go on with the run in this directory, exactly where it stopped. Only its end may be set anew."""
+    data_dir: Path | None = None
+    """Where published sets lie. By default HMRNN_DATA, or ~/.cache/hmrnn."""
+    engine: Engine = "auto"
+    """How the network is computed. auto takes the fastest that works here."""
+    tensorboard: bool = False
+    """Write what TensorBoard shows, too, into the run's folder tensorboard."""
+    json: bool = False
+    """Print the outcome as one line of JSON."""
+
+    def carry_out(self) -> None:
+        from hmrnn.cli.train import carry_out
+
+        carry_out(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRun(Command):
+    """A command that uses one run."""
+
+    run: Positional[Run]
+    """Directory of the run; or builtin, the model that comes with hmrnn."""
+    reading: Annotated[ReadingConfig, arg(name="")] = BY_DEFAULT
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfData(OfRun):
+    """A command that has a run read data."""
+
+    data: str | None = None
+    """The data: a set by its name, or a path. By default the run's own."""
+    split: Split | None = None
+    """Which part of the data. By default test; all of a file that the run was not trained on."""
+    data_dir: Path | None = None
+    """Where published sets lie. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn."""
+    json: bool = False
+    """Print the answer as one line of JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generate(OfRun):
+    max_new: int
+    """How many steps to make."""
+    seed: int | None = None
+    """The same seed gives the same sequence."""
+    json: bool = False
+    """Print what was made, with its boundaries, as one line of JSON."""
+
+    def check(self) -> None:
+        if self.max_new < 0:
+            raise UsageError(f"--max-new must not be negative; got {self.max_new}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment(OfRun):
+    file: Positional[str] = "-"
+    """What to read; - is standard input."""
+    format: Literal["text", "json", "html"] = "text"
+    """How to print the segments."""
+    vectors: bool = False
+    """With each segment's vector (json): the state that its layer hands up at the boundary."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure(Command):
+    runs: Positional[tuple[Run, ...]]
+    """Directory of the run, or builtin. With several, their training curves are drawn together, and the first one's
+    data."""
+    out: Path
+    """A folder, for every figure as pdf, svg and png; or one file, whose ending says how."""
+    data_dir: Path | None = None
+    """Where published sets lie. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn."""
+    reading: Annotated[ReadingConfig, arg(name="")] = BY_DEFAULT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explore(OfRun):
+    """Serve a page on 127.0.0.1 on which one types or draws, and watches what the layers make of it."""
+
+    compare: Run | None = None
+    """Another run of the same kind, side by side."""
+    port: int = 0
+    """By default a free one."""
+    browser: bool = True
+    """Open it in the browser."""
+
+    def carry_out(self) -> None:
+        from hmrnn.explorer import serve
+
+        runs = [self.run] if self.compare is None else [self.run, self.compare]
+        serve(runs, port=self.port, open_browser=self.browser, reading=self.reading)

@@ -1,0 +1,90 @@
+"""What a kind of sequence says of itself. Commands, training, checkpoints and the explorer ask a `Domain`, and know no
+kind of sequence by its name.
+
+Nothing here imports torch: `hmrnn --help` asks domains, too. What is heavy is imported by the methods.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_type_hints
+
+from hmrnn.config import (
+    DataConfig,
+    Measure,
+    ModelConfig,
+    RunConfig,
+)
+
+if TYPE_CHECKING:
+    from hmrnn.cli.flags import Command
+    from hmrnn.explorer.reading import Memory
+    from hmrnn.explorer.runs import Run
+    from hmrnn.storage.pretrained import Pretrained
+    from hmrnn.training.distributed import Processes
+    from hmrnn.training.task import Task
+
+
+class Data(Protocol):
+    """What a domain loads."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same data."""
+
+
+class Domain(ABC):
+    """A kind of sequence.
+
+    Its folder has the same files as that of every other: config (settings and presets), data/ (loading, splitting),
+    model, task (what training asks), evaluation, generation, structure (following a sequence), known (boundaries to
+    score by), figures, explorer, and flags and commands (what each command takes and does).
+    """
+
+    name: ClassVar[str]  # in config.json and on the command line
+    goal: ClassVar[str]  # what a model of it predicts
+    run_config: ClassVar[type[RunConfig]]
+    presets: ClassVar[Mapping[str, RunConfig]]  # by name; one of them is "small"
+    measure: ClassVar[Measure]
+    script: ClassVar[Path]  # the explorer's page for it
+
+    @property
+    def model_config(self) -> type[ModelConfig]:
+        return get_type_hints(self.run_config)["model"]  # type: ignore[no-any-return]
+
+    @property
+    def data_config(self) -> type[DataConfig]:
+        return get_type_hints(self.run_config)["data"]  # type: ignore[no-any-return]
+
+    def preset_for(self, data: str | None) -> str:
+        """The preset of a run on these data, if none is named."""
+        return data if data is not None and data in self.presets else "small"
+
+    def steps_per_update(self, run: RunConfig) -> int | None:
+        """How many steps a process reads in each update; None if that differs from update to update."""
+        return None
+
+    @abstractmethod
+    def flags(self) -> Mapping[str, type[Command]]:
+        """What the commands take: train, eval, generate, segment, score, figure, explore."""
+
+    @abstractmethod
+    def load(self, run: Any, data_dir: Path | None) -> Data:
+        """The data of a run."""
+
+    @abstractmethod
+    def model_class(self) -> type[Pretrained]: ...
+
+    @abstractmethod
+    def build(self, run: Any, data: Any, engine: str) -> Pretrained:
+        """A model that has learnt nothing yet."""
+
+    @abstractmethod
+    def task(self, model: Any, data: Any, run: Any, processes: Processes) -> Task:
+        """What the training loop asks."""
+
+    @abstractmethod
+    def explored(self, number: int, name: str, model: Any, memory: Memory, reading: Any) -> Run[Any]:
+        """A run that the explorer's page can ask."""

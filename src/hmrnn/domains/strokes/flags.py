@@ -1,0 +1,144 @@
+"""The flags of runs on pen strokes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import arg
+
+from hmrnn.cli import flags
+from hmrnn.config import UsageError, check_size
+from hmrnn.domains.strokes.config import StrokeRunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(flags.Train):
+    """Train a model to predict the next point of a pen. What comes of it is a run: a directory.
+
+    The other flags start from the settings of --preset, or of the run that is resumed. With several processes:
+    torchrun --nproc-per-node 2 -m hmrnn train strokes …
+    """
+
+    run: Annotated[StrokeRunConfig, arg(name="")]
+    preset: Literal["small", "iam-ondb", "paper-iam-ondb"] | None = None
+    """Settings by name. small: for a laptop. iam-ondb: the best that we know. paper-iam-ondb: what the paper did. By
+    default the one with the name of the data, or small."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(flags.OfData):
+    """Measure how well a run predicts handwriting: the average log-likelihood of a line, in nats and in normalised
+    coordinates."""
+
+    data: str | None = None
+    """The lines: iam-ondb, builtin or a file. By default the run's own."""
+
+    def carry_out(self) -> None:
+        from hmrnn.domains.strokes.commands import evaluate
+
+        evaluate(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generate(flags.Generate):
+    """Let a run write by hand: as a drawing or, without --out, as JSON lines."""
+
+    prime: Path | None = None
+    """Go on with the first line of this file of JSON lines."""
+    max_new: int = 650
+    """How many points of each line to make."""
+    bias: float = 0.0
+    """0 writes as was read; the larger, the neater (Graves, 2013). 1 is a start."""
+    lines: int = 1
+    """How many lines to write."""
+    seed: int | None = None
+    """The same seed gives the same line; of several lines, the next has the next seed."""
+    out: Path | None = None
+    """The drawing: .svg has one path for each stroke of the pen, fit for a plotter; or .png."""
+    animated: bool = False
+    """An SVG that draws itself."""
+
+    def check(self) -> None:
+        super().check()
+        check_size("--lines", self.lines)
+        if not 0 <= self.bias < float("inf"):
+            raise UsageError(f"--bias must not be negative, and finite; got {self.bias}")
+        if self.out is not None and self.out.suffix not in (".svg", ".png"):
+            raise UsageError(f"--out must end in .svg or .png; got {self.out}")
+        if self.animated and (self.out is None or self.out.suffix != ".svg"):
+            raise UsageError("--animated is for --out FILE.svg")
+
+    def carry_out(self) -> None:
+        from hmrnn.domains.strokes.commands import write
+
+        write(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment(flags.Segment):
+    """Show the segments that a run finds in handwriting: in each line of a file of JSON lines."""
+
+    format: Literal["text", "json", "html"] = "text"
+    """text counts the segments of each line, json tells where each ends, html draws them."""
+
+    def carry_out(self) -> None:
+        from hmrnn.domains.strokes.commands import segment
+
+        segment(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score(flags.OfData):
+    """Score the boundaries of each layer against known ones, beside what chance alone would reach.
+
+    Known are the strokes of the pen, and letters and words of the built-in lines.
+    """
+
+    data: str | None = None
+    """The lines: iam-ondb, builtin or a file. By default the run's own."""
+
+    def carry_out(self) -> None:
+        from hmrnn.domains.strokes.commands import score
+
+        score(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure(flags.Figure):
+    """Draw what a run found in handwriting, and how it was trained: figures for a paper."""
+
+    kind: Literal["all", "training", "segments", "density"] = "all"
+    """segments: a line coloured by the segments of each layer, and by the strokes of the pen. density: where the next
+    point was expected. training: loss, firing rates and slope."""
+    strokes: bool = False
+    """The figures of handwriting alone: segments and density."""
+    line: int = 1
+    """Which line of the validation part."""
+
+    def check(self) -> None:
+        if self.strokes and self.kind != "all":
+            raise UsageError(f"--strokes stands for segments and density: it can't be combined with --kind {self.kind}")
+
+    def carry_out(self) -> None:
+        from hmrnn.domains.strokes.commands import figure
+
+        figure(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explore(flags.Explore):
+    """Serve a page on 127.0.0.1 on which one draws, and watches what the layers make of it."""
+
+
+FLAGS: Mapping[str, type[flags.Command]] = {
+    "train": Train,
+    "eval": Evaluate,
+    "generate": Generate,
+    "segment": Segment,
+    "score": Score,
+    "figure": Figure,
+    "explore": Explore,
+}

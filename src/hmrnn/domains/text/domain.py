@@ -1,0 +1,68 @@
+"""Text, as the rest of hmrnn asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hmrnn.config import RunConfig
+from hmrnn.domains.domain import Domain
+from hmrnn.domains.text.config import (
+    MEASURE,
+    PRESETS,
+    TextReadingConfig,
+    TextRunConfig,
+)
+
+if TYPE_CHECKING:
+    from hmrnn.cli.flags import Command
+    from hmrnn.domains.text.data.store import TextData
+    from hmrnn.domains.text.explorer import TextRun
+    from hmrnn.domains.text.model import TextModel
+    from hmrnn.domains.text.task import TextTask
+    from hmrnn.explorer.reading import Memory
+    from hmrnn.training.distributed import Processes
+
+
+class Text(Domain):
+    name = "text"
+    goal = "the next symbol of a text"
+    run_config = TextRunConfig
+    presets = PRESETS
+    measure = MEASURE
+    script = Path(__file__).with_name("explorer.js")
+
+    def preset_for(self, data: str | None) -> str:
+        return "small"  # the large models take hours: they are asked for by name
+
+    def steps_per_update(self, run: RunConfig) -> int:
+        return run.training.batch_size * run.training.window
+
+    def flags(self) -> Mapping[str, type[Command]]:
+        from hmrnn.domains.text.flags import FLAGS
+
+        return FLAGS
+
+    def load(self, run: TextRunConfig, data_dir: Path | None) -> TextData:
+        from hmrnn.domains.text.data.corpora import load_text
+
+        return load_text(run.data, data_dir)
+
+    def model_class(self) -> type[TextModel]:
+        from hmrnn.domains.text.model import TextModel
+
+        return TextModel
+
+    def build(self, run: TextRunConfig, data: TextData, engine: str) -> TextModel:
+        return self.model_class()(data.symbols, run.model, engine=engine)
+
+    def task(self, model: TextModel, data: TextData, run: TextRunConfig, processes: Processes) -> TextTask:
+        from hmrnn.domains.text.task import TextTask
+
+        return TextTask(model, data, run, processes)
+
+    def explored(self, number: int, name: str, model: TextModel, memory: Memory, reading: TextReadingConfig) -> TextRun:
+        from hmrnn.domains.text.explorer import TextRun
+
+        return TextRun(number, name, model, memory, reading.on_unknown)
