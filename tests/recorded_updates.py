@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from hmrnn.config import TrainingConfig
+from hmrnn.domains import DOMAINS
 from hmrnn.domains.strokes.config import (
     StrokeDataConfig,
     StrokeModelConfig,
@@ -15,7 +16,6 @@ from hmrnn.domains.strokes.config import (
     WritingConfig,
 )
 from hmrnn.domains.text.config import TextDataConfig, TextModelConfig, TextRunConfig
-from hmrnn.explorer.loading import load
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import joined
 from hmrnn.training.run import prepare
@@ -32,7 +32,7 @@ def main(text: str, out: str, batch_size: int, boundary_bias: float, guided_upda
         run = StrokeRunConfig(writing, StrokeModelConfig(**sizes, components=3), training)
     recorded = {}
     with joined() as processes:
-        data = load(run, None)
+        data = DOMAINS[run.kind].load(run, None)
         training = prepare(SavedRun(run, data.fingerprint, None), data, "auto", processes)
         for update in range(training.task.epochs.first if text == "strokes" else UPDATES):
             made = training.make_update(stop=None, checkpoint=False)

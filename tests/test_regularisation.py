@@ -12,6 +12,7 @@ import torch
 from small_runs import DROPOUT, UPDATES, metrics, same_weights, settings, weights
 
 from hmrnn.config import TrainingConfig
+from hmrnn.domains import DOMAINS
 from hmrnn.domains.strokes.config import (
     StrokeDataConfig,
     StrokeModelConfig,
@@ -19,7 +20,6 @@ from hmrnn.domains.strokes.config import (
     WritingConfig,
 )
 from hmrnn.domains.text.data.streams import Streams
-from hmrnn.explorer.loading import load
 from hmrnn.guidance import Guidance
 from hmrnn.training import checkpoint
 from hmrnn.training.checkpoint import SavedRun
@@ -29,7 +29,7 @@ from hmrnn.training.run import prepare, train_run
 
 
 def prepared(run) -> Training:
-    data = load(run, None)
+    data = DOMAINS[run.kind].load(run, None)
     return prepare(SavedRun(run, data.fingerprint, None), data, "auto", Processes())
 
 

@@ -34,7 +34,7 @@ def small(model="hm-lstm", symbols=None, **options) -> TextModel:
 
 def steps_of(model: TextModel, *cuts: int, hidden: bool = False) -> Steps:
     numbers = model.symbols.encode(TEXT)
-    return Steps.joined(follow(model, numbers.tensor_split(cuts), hidden))
+    return Steps.joined(read.steps(hidden) for read in follow(model, numbers.tensor_split(cuts)))
 
 
 @pytest.mark.parametrize("kind", ["hm-lstm", "lstm", "clockwork", "hrnn"])
@@ -200,8 +200,8 @@ def test_marked_text_and_json_say_the_same():
     found = model.segment(TEXT)
     marked, written = io.StringIO(), io.StringIO()
     pieces = model.symbols.encode(TEXT).split(7)
-    write_marked(model, follow(model, pieces), marked)
-    write_json(model, Counted(follow(model, pieces)), written)
+    write_marked(model, Counted(follow(model, pieces)), marked)
+    write_json(model, Counted(read.steps() for read in follow(model, pieces)), written)
     assert marked.getvalue().replace("|", "").replace("‖", "").rstrip("\n") == TEXT.rstrip("\n")
     marks = ["|" * row[0] + "‖" * row[1] for row in found.steps.z.tolist()]
     assert marked.getvalue().rstrip("\n") == "".join(a + b for a, b in zip(TEXT, marks, strict=True)).rstrip("\n")
@@ -217,12 +217,12 @@ def test_marked_text_and_json_say_the_same():
 
 def test_json_with_vectors_and_of_nothing():
     model, out = small(boundary_bias=0.05), io.StringIO()
-    write_json(model, Counted(follow(model, [model.symbols.encode(TEXT)], hidden=True)), out)
+    write_json(model, Counted(read.steps(hidden=True) for read in follow(model, [model.symbols.encode(TEXT)])), out)
     sizes = {(s["layer"], len(s["vector"])) for s in json.loads(out.getvalue())["segments"] if s["closed"]}
     assert sizes <= {(1, 9), (2, 8)}
     assert sizes
     out = io.StringIO()
-    write_json(model, Counted(follow(model, [])), out)
+    write_json(model, Counted([]), out)
     assert json.loads(out.getvalue())["segments"] == []
 
 
@@ -232,7 +232,7 @@ def test_bytes():
     found = model.segment(content)
     assert found.layers[0][-1].end == len(content)
     out = io.StringIO()
-    write_marked(model, follow(model, [model.symbols.encode(content)]), out)
+    write_marked(model, Counted(follow(model, [model.symbols.encode(content)])), out)
     assert out.getvalue().replace("|", "").replace("‖", "").rstrip("\n") == content.decode()
 
 

@@ -21,15 +21,16 @@ from websockets.sync.client import connect
 from explorer.models import DRAWN, TEXT
 from explorer.server import Client, assert_tells, joined, running, talking
 from hmrnn import StrokeModel, TextModel
-from hmrnn.config import ReadingConfig
 from hmrnn.domains.strokes.data.points import from_strokes, read_json_lines
 from hmrnn.domains.strokes.hand import LETTER, Hand
 from hmrnn.domains.text import explorer as text_run
+from hmrnn.domains.text.config import TextReadingConfig
+from hmrnn.domains.text.reading import read_on
 from hmrnn.domains.text.structure import follow
 from hmrnn.domains.text.written import write_json
 from hmrnn.explorer import listening, serve, server
 from hmrnn.explorer.loading import load
-from hmrnn.explorer.reading import BLOCK, Memory, read_text
+from hmrnn.explorer.reading import BLOCK, Memory
 from hmrnn.explorer.requests import MOST_POINTS, MOST_SYMBOLS, Refused
 from hmrnn.structure.written import Counted
 
@@ -115,7 +116,7 @@ def test_unknown_symbols_are_told(folder, client):
         assert answers[0]["start"] == 4
         assert [run["on_unknown"] for run in other.hello["runs"]] == ["replace", "skip"]
         assert whole(other, "a.b", run=1)["symbols"] == ["a", "b"]
-    runs = load([folder / "words"], Memory(), ReadingConfig(on_unknown="error"))
+    runs = load([folder / "words"], Memory(), TextReadingConfig(on_unknown="error"))
     with pytest.raises(Refused, match="'z'"):
         runs[0].numbers("z")
 
@@ -136,7 +137,7 @@ def test_generate(folder, client):
     assert last["done"]
     made = "".join(answer["text"] for answer in answers)
     assert made == model.generate("the c", 30, temperature=0)
-    assert_tells(joined(answers), list(follow(model, model.symbols.encode("the c" + made).split([5, 30])))[1])
+    assert_tells(joined(answers), list(follow(model, model.symbols.encode("the c" + made).split([5, 30])))[1].steps())
     answers, _ = client.ask(kind="generate", text="", temperature=0, new=10)
     assert "".join(answer["text"] for answer in answers) == model.generate("", 10, temperature=0)
     number = client.send(kind="generate", text="the", temperature=1, new=1000)
@@ -151,7 +152,7 @@ def test_generate(folder, client):
 
 def test_the_segments_are_those_of_the_command_line(folder, client):
     model, file = TextModel.from_pretrained(folder / "words"), StringIO()
-    write_json(model, Counted(follow(model, [model.symbols.encode(TEXT)])), file)
+    write_json(model, Counted(read.steps() for read in follow(model, [model.symbols.encode(TEXT)])), file)
     answers, _ = client.ask(kind="segments", text=TEXT)
     assert answers[0]["file"] == file.getvalue()
 
@@ -204,7 +205,7 @@ def test_a_failing_model_tells_nothing_of_itself(client, monkeypatch, caplog):
     def fail(*_):
         raise RuntimeError("/root/secret")
 
-    monkeypatch.setattr(text_run, "read_text", fail)
+    monkeypatch.setattr(text_run, "read_on", fail)
     _, last = client.ask(kind="read", text="not read before", have=0)
     assert last["error"] == "the server failed at this; its terminal tells why"
     assert "/root/secret" in caplog.text
@@ -224,9 +225,9 @@ def test_busy_full_and_late(host, client, monkeypatch):
 def test_what_is_remembered_is_bounded_and_expires(folder):
     now = [0.0]
     memory = Memory(most=4, seconds=100, clock=lambda: now[0])
-    (run,) = load([folder / "words"], memory, ReadingConfig(on_unknown="replace"))
+    (run,) = load([folder / "words"], memory, TextReadingConfig(on_unknown="replace"))
     calls: list[int] = []
-    run.read_on = lambda model, inputs, before: calls.append(len(inputs)) or read_text(model, inputs, before)
+    run.read_on = lambda model, inputs, before: calls.append(len(inputs)) or read_on(model, inputs, before)
 
     def read(text: str) -> list[int]:
         calls.clear()

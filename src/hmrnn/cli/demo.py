@@ -17,6 +17,7 @@ from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.page import page
 from hmrnn.domains.text.structure import follow
 from hmrnn.domains.text.written import write_marked
+from hmrnn.structure.written import Counted
 from hmrnn.training.checkpoint import RESUMABLE, load_run
 from hmrnn.training.run import train_run
 
@@ -65,5 +66,5 @@ def most_words(text: str) -> int:
 def marked(model: TextModel, text: str) -> str:
     """The text with a mark after each symbol on which a segment ends."""
     out = io.StringIO()
-    write_marked(model, follow(model, [model.symbols.encode(text)]), out)
+    write_marked(model, Counted(follow(model, [model.symbols.encode(text)])), out)
     return out.getvalue()

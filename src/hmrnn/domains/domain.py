@@ -15,6 +15,7 @@ from hmrnn.config import (
     DataConfig,
     Measure,
     ModelConfig,
+    ReadingConfig,
     RunConfig,
 )
 
@@ -48,6 +49,7 @@ class Domain(ABC):
     run_config: ClassVar[type[RunConfig]]
     presets: ClassVar[Mapping[str, RunConfig]]  # by name; one of them is "small"
     measure: ClassVar[Measure]
+    in_explorer: ClassVar[ReadingConfig] = ReadingConfig()  # how the explorer reads, unless it is told
     script: ClassVar[Path]  # the explorer's page for it
 
     @property

@@ -11,7 +11,9 @@ from pathlib import Path
 from hmrnn.config import ReadingConfig
 
 
-def serve(runs: Sequence[Path], *, port: int = 0, open_browser: bool = True, reading: ReadingConfig) -> None:
+def serve(
+    runs: Sequence[Path], *, port: int = 0, open_browser: bool = True, reading: ReadingConfig | None = None
+) -> None:
     """Serves the page for one run, or for two to compare, on 127.0.0.1 until it is interrupted. Port 0: a free one."""
     try:
         from hmrnn.explorer.server import create_app, server_of

@@ -16,7 +16,7 @@ from hmrnn.explorer.runs import Run
 from hmrnn.storage.config_json import kind_of, read_config
 
 
-def load(directories: Sequence[Path], memory: Memory, reading: ReadingConfig) -> list[Run[Any]]:
+def load(directories: Sequence[Path], memory: Memory, reading: ReadingConfig | None = None) -> list[Run[Any]]:
     """One run, or two of one kind. From here on they are known by their number."""
     kinds = {kind_of(read_config(directory)[0]): directory for directory in directories}
     if len(kinds) > 1:
@@ -26,6 +26,7 @@ def load(directories: Sequence[Path], memory: Memory, reading: ReadingConfig) ->
     # other within a step gain nothing.
     torch.set_num_threads(1)
     domain = DOMAINS[next(iter(kinds))]
+    reading = reading or domain.in_explorer
     runs = []
     for number, directory in enumerate(directories):
         place = best_or_last(directory, reading)

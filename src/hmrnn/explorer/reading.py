@@ -7,7 +7,6 @@ that symbol read. The server remembers texts, not users.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -15,15 +14,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
-from hmrnn.baselines.hrnn import LOOKBACK
-from hmrnn.domains.strokes.model import StrokeModel
-from hmrnn.domains.text.model import TextModel
-from hmrnn.mixture import PointDensity
-from hmrnn.sequence import HMLSTMState
-from hmrnn.structure.operations import Steps, steps_of
+from hmrnn.structure.operations import Steps
+from hmrnn.structure.reading import Place, Read
 
 BLOCK = 128  # symbols: many for one call of the model, and few enough to wait for
 FEW = 8  # so many symbols are read one by one: a call for several packs the weights first, which takes as long
@@ -32,61 +26,18 @@ SECONDS_REMEMBERED = 600.0
 
 
 @dataclass(frozen=True)
-class Place:
-    """How far a model has come."""
-
-    at: int  # symbols or points that were read
-    state: HMLSTMState
-    past: Tensor  # the last symbols, as far back as given boundaries need them
-    expected: Tensor | PointDensity | None  # what comes next: (1, symbols) log-probabilities, or (1, 1) densities
-
-
-@dataclass(frozen=True)
-class Read:
-    """A block that was read."""
+class Block:
+    """A stretch that was read, without what it was computed from."""
 
     steps: Steps
     after: Place
 
+    @staticmethod
+    def of(read: Read) -> Block:
+        return Block(read.steps(), read.after)
+
 
 ReadOn: TypeAlias = Callable[[Tensor, Place], Read]
-
-
-def start(model: TextModel | StrokeModel) -> Place:
-    return Place(0, model.rnn.initial_state(1), torch.zeros(0, dtype=torch.int64), None)
-
-
-@torch.no_grad()
-def read_text(model: TextModel, numbers: Tensor, before: Place) -> Read:
-    """Reads on: (T,) int64."""
-    both = torch.cat([before.past, numbers])
-    given = model.boundaries(both.unsqueeze(1), context=len(before.past))
-    out, state = model(numbers.unsqueeze(1), before.state, boundaries=given, generator=generator_at(before))
-    log_p = out.logits[:, 0].double().log_softmax(-1)
-    first = before.expected if isinstance(before.expected, Tensor) else torch.full_like(log_p[:1], math.nan)
-    surprisal = -torch.cat([first, log_p[:-1]]).gather(1, numbers.unsqueeze(1))[:, 0] / math.log(2)
-    steps = steps_of(model, before.at, numbers, out.rnn, before.state, surprisal, hidden=False)
-    # Lists as indices copy: what is remembered must not keep the block's tables alive.
-    return Read(steps, Place(before.at + len(numbers), state.select([0]), both[-LOOKBACK:], log_p[[-1]]))
-
-
-@torch.no_grad()
-def read_points(model: StrokeModel, points: Tensor, before: Place) -> Read:
-    """Reads on: (T, 3) float32."""
-    x = points.unsqueeze(1)
-    out, state = model(x, before.state, generator=generator_at(before))
-    normalised = model.normalised(x)
-    first = torch.full((1, 1), math.nan)
-    if isinstance(before.expected, PointDensity):
-        first = before.expected.log_prob(normalised[:1])
-    surprisal = -torch.cat([first, out.density[:-1].log_prob(normalised[1:])])[:, 0].double()
-    steps = steps_of(model, before.at, points, out.rnn, before.state, surprisal, hidden=False)
-    return Read(steps, Place(before.at + len(points), state.select([0]), before.past, out.density[[-1]]))
-
-
-def generator_at(place: Place) -> torch.Generator:
-    """For sampled boundaries: the same place draws the same ones."""
-    return torch.Generator().manual_seed(place.at)
 
 
 class Memory:
@@ -99,9 +50,9 @@ class Memory:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.most, self.seconds, self.clock = most, seconds, clock
-        self.blocks: OrderedDict[bytes, tuple[float, Read]] = OrderedDict()  # those that were asked for last, last
+        self.blocks: OrderedDict[bytes, tuple[float, Block]] = OrderedDict()  # those that were asked for last, last
 
-    def get(self, digest: bytes) -> Read | None:
+    def get(self, digest: bytes) -> Block | None:
         self.forget()
         found = self.blocks.get(digest)
         if found is None:
@@ -109,7 +60,7 @@ class Memory:
         self.put(digest, found[1])
         return found[1]
 
-    def put(self, digest: bytes, read: Read) -> None:
+    def put(self, digest: bytes, read: Block) -> None:
         self.blocks[digest] = self.clock(), read
         self.blocks.move_to_end(digest)
         if len(self.blocks) > self.most:
@@ -122,7 +73,7 @@ class Memory:
             self.blocks.popitem(last=False)
 
 
-def read_blocks(memory: Memory, key: bytes, inputs: Tensor, place: Place, read_on: ReadOn) -> Iterator[Read]:
+def read_blocks(memory: Memory, key: bytes, inputs: Tensor, place: Place, read_on: ReadOn) -> Iterator[Block]:
     """Reads symbols or points from their start, `place`, on: block by block. `key` tells apart models and settings."""
     digest = key
     for block in inputs.split(BLOCK) if len(inputs) else ():
@@ -131,9 +82,9 @@ def read_blocks(memory: Memory, key: bytes, inputs: Tensor, place: Place, read_o
         digest, place = digest_of(digest, block), read.after
 
 
-def read_block(memory: Memory, before: bytes, block: Tensor, place: Place, read_on: ReadOn) -> Read:
+def read_block(memory: Memory, before: bytes, block: Tensor, place: Place, read_on: ReadOn) -> Block:
     """What is remembered of its beginning, and the rest of it read now."""
-    parts: list[Read] = []
+    parts: list[Block] = []
     known = len(block)
     while known and not parts:
         read = memory.get(digest_of(before, block[:known]))
@@ -145,8 +96,8 @@ def read_block(memory: Memory, before: bytes, block: Tensor, place: Place, read_
     if len(rest) == 0:
         return parts[0]
     for piece in rest.split(1 if len(rest) <= FEW else BLOCK):
-        parts.append(read_on(piece, parts[-1].after if parts else place))
-    whole = Read(Steps.joined(part.steps for part in parts), parts[-1].after)
+        parts.append(Block.of(read_on(piece, parts[-1].after if parts else place)))
+    whole = Block(Steps.joined(part.steps for part in parts), parts[-1].after)
     memory.put(digest_of(before, block), whole)
     return whole
 

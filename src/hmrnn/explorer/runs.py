@@ -12,19 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hmrnn.domains.strokes.model import StrokeModel
-from hmrnn.domains.text.model import TextModel
-from hmrnn.explorer.reading import (
-    Memory,
-    Read,
-    read_blocks,
-    start,
-)
+from hmrnn.explorer.reading import Block, Memory, read_blocks
 from hmrnn.explorer.requests import Request
 from hmrnn.storage.files import finite
+from hmrnn.storage.pretrained import Pretrained
 from hmrnn.structure.operations import Steps
+from hmrnn.structure.reading import Place, Read
 
-Model = TypeVar("Model", TextModel, StrokeModel)
+Model = TypeVar("Model", bound=Pretrained)
 Answer: TypeAlias = dict[str, Any]
 Answers: TypeAlias = Iterator["Answer | None"]
 """What is told bit by bit. To make each takes little time, so that those of several users can take turns; None: there
@@ -48,8 +43,8 @@ class Run(ABC, Generic[Model]):
         """What can be asked for."""
 
     @abstractmethod
-    def read_on(self, model: Model, inputs: Tensor, before: Any) -> Read:
-        """Reads symbols or points from a place on."""
+    def read_on(self, model: Model, inputs: Tensor, before: Place) -> Read:
+        """Reads from a place on."""
 
     @property
     def detectors(self) -> int:
@@ -80,10 +75,10 @@ class Run(ABC, Generic[Model]):
     def asked_model(self, request: Request) -> Model:
         return self.with_slope(request.slope(self.model.rnn.slope))
 
-    def read_all(self, model: Model, inputs: Tensor) -> Iterator[Read]:
+    def read_all(self, model: Model, inputs: Tensor) -> Iterator[Block]:
         """Block by block; what is remembered comes at once."""
         key = f"{self.number} {model.rnn.slope}".encode()
-        return read_blocks(self.memory, key, inputs, start(model), lambda part, at: self.read_on(model, part, at))
+        return read_blocks(self.memory, key, inputs, Place.start(model), lambda part, at: self.read_on(model, part, at))
 
 
 def told(steps: Steps, first: int = 0) -> Answer:

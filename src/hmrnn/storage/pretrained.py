@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from hmrnn.config import ModelConfig, Precision
 from hmrnn.recurrent import Recurrent
-from hmrnn.storage.config_json import kind_of, read_config
+from hmrnn.sequence import Piecewise
+from hmrnn.storage.config_json import FORMAT_VERSION, kind_of, read_config
 from hmrnn.storage.files import check_regular, sealed, write_atomically
 from hmrnn.storage.shipped import located
-from hmrnn.structure.written import FORMAT_VERSION
 
 DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
@@ -43,6 +43,10 @@ class Pretrained(nn.Module, ABC):
     @abstractmethod
     def without_weights(cls: type[Model], directory: Path, config: Any, engine: str) -> Model:
         """A model of this shape; `directory` holds what belongs to it besides its config."""
+
+    @abstractmethod
+    def embed(self, inputs: Tensor) -> Tensor | Piecewise:
+        """(..., …) -> (..., embedding_size): what the recurrent network gets."""
 
     def files(self) -> Mapping[str, str]:
         """What belongs to the model besides config and weights: file names, and contents."""

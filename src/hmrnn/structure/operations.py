@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,23 +17,20 @@ from hmrnn.sequence import (
     HMLSTMState,
     Piecewise,
 )
-
-if TYPE_CHECKING:
-    from hmrnn.domains.strokes.model import StrokeModel
-    from hmrnn.domains.text.model import TextModel
+from hmrnn.storage.pretrained import Pretrained
 
 
 @dataclass(frozen=True)
 class Steps:
-    """A stretch of a text or of a line of handwriting, as a model with L layers read it."""
+    """A stretch of a sequence, as a model with L layers read it."""
 
-    start: int  # place of its first symbol or point
-    inputs: Tensor  # (T,) int64: the symbols; or (T, 3): the points
+    start: int  # place of its first step
+    inputs: Tensor  # (T, …): what was read, such as the numbers of symbols
     operations: Tensor  # (T, L) int8: UPDATE, COPY, FLUSH
     z: Tensor  # (T, L-1) bool: where a segment of a layer ends
     z_tilde: Tensor  # (T, L-1): what the detectors said, between 0 and 1; z itself where there is no detector
     norms: Tensor  # (T, L): of the hidden states
-    surprisal: Tensor  # (T,): -log p, given those before it, NaN for the first: bits of a symbol, nats of a point
+    surprisal: Tensor  # (T,): -log p, given those before it, NaN for the first; in bits or nats, as the domain tells
     h: tuple[Tensor, ...] | None  # L times (T, H_l), if they were asked for
 
     @staticmethod
@@ -75,7 +72,7 @@ def updates(operations: Tensor) -> Updates:
 
 
 def steps_of(
-    model: TextModel | StrokeModel,
+    model: Pretrained,
     start: int,
     inputs: Tensor,
     out: HMLSTMOutput,
@@ -101,7 +98,7 @@ def norms(steps: Piecewise) -> Tensor:
     return steps.map(lambda values: values.norm(dim=-1, keepdim=True)).dense()[..., 0]
 
 
-def detector_values(model: TextModel | StrokeModel, inputs: Tensor, out: HMLSTMOutput, before: HMLSTMState) -> Tensor:
+def detector_values(model: Pretrained, inputs: Tensor, out: HMLSTMOutput, before: HMLSTMState) -> Tensor:
     """(T, 1, L-1): z~ of every detector at every step, as in `equations.py`, from what the engine put out."""
     rnn = model.rnn
     if not isinstance(rnn, HMLSTM) or model.config.model == "hrnn":

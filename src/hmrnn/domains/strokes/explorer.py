@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,11 @@ from torch import Tensor
 
 from hmrnn.domains.strokes.data.points import LARGEST, Points, to_json
 from hmrnn.domains.strokes.drawing import coloured_svg
-from hmrnn.domains.strokes.generation import START
+from hmrnn.domains.strokes.generation import START, write_on
 from hmrnn.domains.strokes.hand import LETTER, Hand
 from hmrnn.domains.strokes.model import StrokeModel
-from hmrnn.explorer.reading import (
-    Memory,
-    Place,
-    Read,
-    read_points,
-    start,
-)
+from hmrnn.domains.strokes.reading import read_on
+from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.requests import (
     MOST_NEW,
     MOST_POINTS,
@@ -35,8 +31,8 @@ from hmrnn.explorer.runs import (
     Run,
     told,
 )
-from hmrnn.mixture import PointDensity
 from hmrnn.structure.operations import Steps, updates
+from hmrnn.structure.reading import Place, Read
 from hmrnn.structure.segments import by_layer
 from hmrnn.structure.written import line_as_json
 
@@ -60,7 +56,7 @@ class StrokeRun(Run[StrokeModel]):
         }
 
     def read_on(self, model: StrokeModel, inputs: Tensor, before: Place) -> Read:
-        return read_points(model, inputs, before)
+        return read_on(model, inputs, before)
 
     def points(self, request: Request) -> tuple[Points, Any]:
         """The points that the model reads, and where on the screen the first one is."""
@@ -89,19 +85,16 @@ class StrokeRun(Run[StrokeModel]):
             raise Refused(f"there is no room for more: a drawing has at most {MOST_POINTS:,} points")
         model = self.asked_model(request)
         fresh = len(points) == 0
-        points, place = START if fresh else points, start(model)
+        points, place = START if fresh else points, Place.start(model)
         for read in self.read_all(model, torch.from_numpy(points)):
             place = read.after
             yield shown(read.steps, self.hand.pixels(points, at)) if fresh else None
         at = self.hand.pixels(points, at)[-1]
-        for _ in range(min(new, room)):
-            assert isinstance(place.expected, PointDensity)
-            drawn = model.in_units(place.expected[0].biased(bias).sample())
-            read = self.read_on(model, drawn, place)
-            place, at = read.after, at + drawn[0, :2].double().numpy() / self.hand.unit
+        for made in islice(write_on(model, place, bias), min(new, room)):
+            at = at + made.inputs[0, :2].double().numpy() / self.hand.unit
             if not np.abs(at).max() <= LARGEST:
                 raise Refused("the line has left every screen: it is hardly trained")
-            yield shown(read.steps, at[None])
+            yield shown(made.steps(), at[None])
 
     def segments(self, request: Request) -> Answers:
         """The file that `hmrnn segment --format json` writes."""

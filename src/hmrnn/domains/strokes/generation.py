@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hmrnn.domains.strokes.data.points import Points
-from hmrnn.dropout import evaluating
+from hmrnn.domains.strokes.reading import read_on
+from hmrnn.structure.reading import Place, Read
 
 if TYPE_CHECKING:
-    from hmrnn.domains.strokes.model import StrokeModel, StrokeModelOutput
+    from hmrnn.domains.strokes.model import StrokeModel
 
 START = np.zeros((1, 3), dtype=np.float32)  # every line begins with the pen on the paper, nowhere in particular
 
@@ -45,21 +46,30 @@ def generate_points(
         raise ValueError("there is no point to go on from")
     generator = torch.Generator()  # on the CPU: the same line on every device
     _ = generator.seed() if seed is None else generator.manual_seed(seed)
-    state = None
-    points = torch.from_numpy(START if prime is None else np.array(prime, dtype=np.float32))
-    for i in range(max_new + 1):
-        with evaluating(model):
-            out, state = model(points.unsqueeze(1).to(model.mean.device), state, generator=generator)
-        yield from told(points, out, new=i > 0)
-        if i < max_new:
-            last = out.density[-1, 0].to("cpu")
-            if not last.log_pi.isfinite().any():
-                raise ValueError("the model predicts nothing: its weights are not finite")
-            drawn = last.biased(bias).sample(generator)
-            points = model.in_units(drawn.to(model.mean)).to("cpu", torch.float32).unsqueeze(0)
+    read = read_on(
+        model,
+        torch.from_numpy(START if prime is None else np.array(prime, dtype=np.float32)),
+        Place.start(model),
+        generator,
+    )
+    yield from points_of(read, new=False)
+    for made in islice(write_on(model, read.after, bias, generator), max_new):
+        yield from points_of(made, new=True)
 
 
-def told(points: Tensor, out: StrokeModelOutput, new: bool) -> Iterator[GeneratedPoint]:
-    fired = (out.rnn.z[:, 0] > 0.5).tolist()
-    for (dx, dy, pen), z in zip(points.tolist(), fired, strict=True):
+def write_on(model: StrokeModel, place: Place, bias: float, generator: torch.Generator | None = None) -> Iterator[Read]:
+    """Draws point after point, without end: each is read before the next is drawn."""
+    while True:
+        expected = place.expected[0, 0].to("cpu")
+        if not expected.log_pi.isfinite().any():
+            raise ValueError("the model predicts nothing: its weights are not finite")
+        drawn = expected.biased(bias).sample(generator)
+        points = model.in_units(drawn.to(model.mean)).to("cpu", torch.float32).unsqueeze(0)
+        read = read_on(model, points, place, generator)
+        yield read
+        place = read.after
+
+
+def points_of(read: Read, new: bool) -> Iterator[GeneratedPoint]:
+    for (dx, dy, pen), z in zip(read.inputs.tolist(), read.z.tolist(), strict=True):
         yield GeneratedPoint((dx, dy, pen), tuple(z), new)

@@ -153,14 +153,14 @@ def segment(asked: flags.Segment) -> None:
         if form == "html":
             print(page(segment_numbers(model, at_most(MOST, pieces)), f"{Path(file).name}, read by {directory.name}"))
             return
-        count = Counted(follow(model, pieces, hidden=asked.vectors))
+        reads = follow(model, pieces)
         if form == "json":
-            write_json(model, count, sys.stdout)
+            done = write_json(model, Counted(read.steps(hidden=asked.vectors) for read in reads), sys.stdout)
         else:
-            write_marked(model, count, sys.stdout)
-    if count.updates is None:
+            done = write_marked(model, Counted(reads), sys.stdout)
+    if done is None:
         raise ValueError(f"{file}: empty: there is nothing to segment")
-    done, layers = count.updates, " / ".join(f"{n:,}" for n in count.updates.layers)
+    layers = " / ".join(f"{n:,}" for n in done.layers)
     print(f"{layers} updates of {done.all:,} ({done.saved:.0%} saved)", file=sys.stderr)
 
 
@@ -198,7 +198,7 @@ def score(asked: flags.Score) -> None:
     if len(numbers) == 0:
         raise ValueError(f"{what}: empty: there is nothing to score")
     pieces = tqdm(numbers.split(AT_ONCE), leave=False, disable=not show_bar(True))
-    z = torch.cat([part.z for part in follow(model, pieces)]).numpy()
+    z = torch.cat([read.z.cpu() for read in follow(model, pieces)]).numpy()
     if z.shape[1] == 0:
         raise ValueError(f"{directory}: a {model.config.model} has no boundaries")
     tell_scores(directory, what, len(numbers), "symbols", scores_of(z, known), asked.json)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hmrnn.config import RunConfig
 from hmrnn.domains.domain import Domain
 from hmrnn.domains.text.config import (
+    IN_EXPLORER,
     MEASURE,
     PRESETS,
     TextReadingConfig,
@@ -31,6 +32,7 @@ class Text(Domain):
     run_config = TextRunConfig
     presets = PRESETS
     measure = MEASURE
+    in_explorer = IN_EXPLORER
     script = Path(__file__).with_name("explorer.js")
 
     def preset_for(self, data: str | None) -> str:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from io import StringIO
+from itertools import islice
 
-import torch
 from torch import Tensor
 
 from hmrnn.domains.text.config import OnUnknown
 from hmrnn.domains.text.data.symbols import as_symbols
-from hmrnn.domains.text.generation import START, Sampling
+from hmrnn.domains.text.generation import Sampling, write_on
 from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.page import readable
+from hmrnn.domains.text.reading import read_on, unseen
 from hmrnn.domains.text.written import write_json
-from hmrnn.explorer.reading import (
-    Memory,
-    Place,
-    Read,
-    read_text,
-    start,
-)
+from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.requests import (
     MOST_NEW,
     MOST_SYMBOLS,
@@ -35,6 +29,7 @@ from hmrnn.explorer.runs import (
     told,
 )
 from hmrnn.structure.operations import Steps
+from hmrnn.structure.reading import Place, Read
 from hmrnn.structure.written import Counted
 
 HOTTEST = 5.0
@@ -54,7 +49,7 @@ class TextRun(Run[TextModel]):
         return {**super().described(), "unit": self.model.symbols.unit, "on_unknown": self.on_unknown}
 
     def read_on(self, model: TextModel, inputs: Tensor, before: Place) -> Read:
-        return read_text(model, inputs, before)
+        return read_on(model, inputs, before)
 
     def numbers(self, text: str) -> Tensor:
         try:
@@ -94,24 +89,13 @@ class TextRun(Run[TextModel]):
         new, room = request.whole("new", 1, MOST_NEW), MOST_SYMBOLS - len(prompt)
         if room == 0:
             raise Refused(f"there is no room for more: a text has at most {MOST_SYMBOLS:,} characters")
-        place = start(model)
+        place = Place.start(model)
         for read in self.read_all(model, self.numbers(prompt)):
             place = read.after
             yield None
-        if place.at == 0:
-            place = replace(self.read_on(model, self.unseen(), place).after, at=0)
         decoder = model.symbols.decoder()
-        for _ in range(min(new, room)):
-            assert isinstance(place.expected, Tensor)
-            drawn = torch.multinomial(sampling.probabilities(place.expected[0]), 1)
-            read = self.read_on(model, drawn, place)
-            place = read.after
-            yield {**self.shown(read.steps), "text": decoder(int(drawn))}
-
-    def unseen(self) -> Tensor:
-        """What an empty text is taken to follow."""
-        table = self.model.symbols.table
-        return self.model.symbols.encode(next((symbol for symbol in START if symbol in table), table[0]))
+        for made in islice(write_on(model, place if place.at else unseen(model), sampling), min(new, room)):
+            yield {**self.shown(made.steps()), "text": decoder(int(made.inputs))}
 
     def segments(self, request: Request) -> Answers:
         """The file that `hmrnn segment --format json` writes."""

@@ -11,7 +11,12 @@ from tyro.conf import arg
 
 from hmrnn.cli import flags
 from hmrnn.config import UsageError, check_size
-from hmrnn.domains.text.config import IN_EXPLORER, AdaptingConfig, TextReadingConfig, TextRunConfig
+from hmrnn.domains.text.config import (
+    IN_EXPLORER,
+    AdaptingConfig,
+    TextReadingConfig,
+    TextRunConfig,
+)
 
 Reading = Annotated[TextReadingConfig, arg(name="")]
 BY_DEFAULT = TextReadingConfig()

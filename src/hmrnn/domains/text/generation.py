@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from hmrnn.domains.text.config import OnUnknown
-from hmrnn.domains.text.reading import AT_ONCE, Reader
+from hmrnn.domains.text.reading import AT_ONCE, read_on, unseen
 from hmrnn.engines.native.streams import TextStream
+from hmrnn.structure.reading import Place, Read
 
 if TYPE_CHECKING:
     from hmrnn.domains.text.model import TextModel
-
-START = ("\n", " ")  # what an empty prompt stands for: the first of these that the model knows
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,9 @@ class Sampling:
             ranked[before >= self.top_p * ranked.sum()] = 0
         return torch.zeros_like(ranked).scatter(0, order, ranked / ranked.sum())
 
+    def draw(self, logits: Tensor, generator: torch.Generator | None = None) -> int:
+        return int(torch.multinomial(self.probabilities(logits), 1, generator=generator))
+
 
 @dataclass(frozen=True)
 class Generated:
@@ -80,26 +83,34 @@ def generate(
     generator = torch.Generator()  # on the CPU: the same text on every device
     _ = generator.seed() if seed is None else generator.manual_seed(seed)
     numbers = model.symbols.encode(prompt, on_unknown)
-    unseen = len(numbers) == 0
-    if unseen:
-        numbers = model.symbols.encode(next((s for s in START if s in model.symbols.table), model.symbols.table[0]))
-    reader = Reader(model, generator)
-    for part in numbers.split(AT_ONCE):
-        for symbol in read_by(reader, part, new=False):
-            if not unseen:
-                yield symbol
-    logits, stream = reader.logits.cpu(), TextStream.of(model, reader.state, generator)
+    place = Place.start(model) if len(numbers) else unseen(model)
+    for part in numbers.split(AT_ONCE) if len(numbers) else ():
+        read = read_on(model, part, place, generator)
+        place = read.after
+        yield from symbols_of(read, new=False)
+    stream = TextStream.of(model, place.state, generator)
+    if stream is None:
+        for read in islice(write_on(model, place, sampling, generator), max_new):
+            yield from symbols_of(read, new=True)
+        return
+    logits = place.expected[0].cpu()
     for _ in range(max_new):
-        drawn = torch.multinomial(sampling.probabilities(logits), 1, generator=generator)
-        if stream is None:
-            yield from read_by(reader, drawn, new=True)
-            logits = reader.logits.cpu()
-        else:
-            number = int(drawn)
-            yield Generated(number, stream.read(number), True)
-            logits = stream.logits
+        number = sampling.draw(logits, generator)
+        yield Generated(number, stream.read(number), True)
+        logits = stream.logits
 
 
-def read_by(reader: Reader, numbers: Tensor, new: bool) -> list[Generated]:
-    fired = (reader.read(numbers).rnn.z[:, 0] > 0.5).tolist()
-    return [Generated(number, tuple(z), new) for number, z in zip(numbers.tolist(), fired, strict=True)]
+def write_on(
+    model: TextModel, place: Place, sampling: Sampling, generator: torch.Generator | None = None
+) -> Iterator[Read]:
+    """Draws symbol after symbol, without end: each is read before the next is drawn."""
+    while True:
+        drawn = torch.tensor([sampling.draw(place.expected[0].cpu(), generator)])
+        read = read_on(model, drawn, place, generator)
+        yield read
+        place = read.after
+
+
+def symbols_of(read: Read, new: bool) -> list[Generated]:
+    pairs = zip(read.inputs.tolist(), read.z.tolist(), strict=True)
+    return [Generated(number, tuple(z), new) for number, z in pairs]

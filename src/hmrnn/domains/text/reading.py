@@ -1,7 +1,8 @@
-"""A model that reads a text bit by bit, and remembers where it is."""
+"""A text model that reads on."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,37 +10,39 @@ from torch import Tensor
 
 from hmrnn.baselines.hrnn import LOOKBACK
 from hmrnn.dropout import evaluating
-from hmrnn.sequence import HMLSTMState
+from hmrnn.structure.reading import Place, Read
 
 if TYPE_CHECKING:
-    from hmrnn.domains.text.model import TextModel, TextModelOutput
+    from hmrnn.domains.text.model import TextModel
 
 AT_ONCE = 4096  # symbols of a long text that are read in one call: enough to be quick, and little memory
+START = ("\n", " ")  # what an empty text is taken to follow: the first of these that the model knows
 
 
-class Reader:
-    """Reads on from where it stopped."""
+@torch.no_grad()
+def read_on(model: TextModel, numbers: Tensor, before: Place, generator: torch.Generator | None = None) -> Read:
+    """(T,) int64. `generator` is for sampled boundaries. What is expected next are logits, (1, symbols)."""
+    both, device = torch.cat([before.past, numbers]), model.embedding.weight.device
+    given = model.boundaries(both.unsqueeze(1), context=len(before.past))
+    generator = generator or before.generator(device)
+    with evaluating(model):
+        out, state = model(numbers.unsqueeze(1).to(device), before.state, boundaries=given, generator=generator)
+    logits = out.logits[:, 0]
 
-    before: HMLSTMState  # the state before what was read last
-    logits: Tensor  # (symbols,): of what comes next
+    def surprisal() -> Tensor:
+        """In bits."""
+        first = torch.full_like(logits[:1], math.nan) if before.expected is None else before.expected
+        log_p = torch.cat([first, logits[:-1]]).double().log_softmax(-1).cpu()
+        return -log_p.gather(1, numbers.unsqueeze(1))[:, 0] / math.log(2)
 
-    def __init__(self, model: TextModel, generator: torch.Generator | None = None) -> None:
-        """`generator` is for sampled boundaries."""
-        self.model = model
-        self.generator = generator
-        self.state = model.rnn.initial_state(1)
-        self._past = torch.zeros(0, dtype=torch.int64)  # as far back as given boundaries need it
+    # Lists as indices copy: who remembers a place does not keep the tables of what was read before it.
+    after = Place(before.at + len(numbers), state.select([0]), both[-LOOKBACK:], logits[[-1]])
+    return Read(model, numbers, before, out.rnn, after, surprisal)
 
-    @torch.no_grad()
-    def read(self, numbers: Tensor) -> TextModelOutput:
-        """(T,): the output is that of a batch of one row."""
-        both = torch.cat([self._past, numbers])
-        given = self.model.boundaries(both.unsqueeze(1), context=len(self._past))
-        symbols = numbers.unsqueeze(1).to(self.model.embedding.weight.device)
-        self.before = self.state
-        out: TextModelOutput
-        with evaluating(self.model):
-            out, self.state = self.model(symbols, self.state, boundaries=given, generator=self.generator)
-        self._past = both[-LOOKBACK:]
-        self.logits = out.logits[-1, 0]
-        return out
+
+def unseen(model: TextModel) -> Place:
+    """Where a text begins of which nothing is there yet."""
+    known = model.symbols.table
+    numbers = model.symbols.encode(next((symbol for symbol in START if symbol in known), known[0]))
+    after = read_on(model, numbers, Place.start(model)).after
+    return Place(0, after.state, after.past, after.expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hmrnn.domains.text.reading import AT_ONCE, Reader
-from hmrnn.structure.operations import Steps, steps_of
+from hmrnn.domains.text.reading import AT_ONCE, read_on
+from hmrnn.structure.operations import Steps
+from hmrnn.structure.reading import Place, Read
 from hmrnn.structure.segments import Found, by_layer
 
 if TYPE_CHECKING:
@@ -32,24 +32,17 @@ def segment(model: TextModel, text: str | bytes, *, vectors: bool = False) -> Se
 
 def segment_numbers(model: TextModel, numbers: Tensor, *, vectors: bool = False) -> Segmentation:
     """The same of a text that is given by the numbers of its symbols, (T,)."""
-    parts = list(follow(model, numbers.split(AT_ONCE), hidden=vectors))
+    parts = [read.steps(hidden=vectors) for read in follow(model, numbers.split(AT_ONCE))]
     if not parts:
         raise ValueError("the text is empty: there is nothing to segment")
     return Segmentation(Steps.joined(parts), by_layer(parts, model.symbols), model.symbols.text(numbers.tolist()))
 
 
-@torch.no_grad()
-def follow(model: TextModel, pieces: Iterable[Tensor], hidden: bool = False) -> Iterator[Steps]:
-    """Reads a text piece by piece, each (T,) int64, in memory that does not grow. `hidden`: with the hidden states."""
-    reader = Reader(model, torch.Generator(model.embedding.weight.device).manual_seed(0))
-    start, expected = 0, None  # the log-probabilities of what comes next
+def follow(model: TextModel, pieces: Iterable[Tensor]) -> Iterator[Read]:
+    """Reads a text piece by piece, each (T,) int64, in memory that does not grow."""
+    place, generator = Place.start(model), torch.Generator(model.embedding.weight.device).manual_seed(0)
     for numbers in pieces:
-        if len(numbers) == 0:
-            continue
-        out = reader.read(numbers)
-        log_p = out.logits[:, 0].double().log_softmax(-1).cpu()
-        before = torch.full_like(log_p[:1], math.nan) if expected is None else expected
-        surprisal = -torch.cat([before, log_p[:-1]]).gather(1, numbers.unsqueeze(1))[:, 0] / math.log(2)
-        expected = log_p[-1:]
-        yield steps_of(model, start, numbers, out.rnn, reader.before, surprisal, hidden)
-        start += len(numbers)
+        if len(numbers) > 0:
+            read = read_on(model, numbers, place, generator)
+            yield read
+            place = read.after

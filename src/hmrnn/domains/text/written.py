@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hmrnn.domains.text.marks import mark
-from hmrnn.structure.operations import Steps
+from hmrnn.structure.operations import Steps, Updates
+from hmrnn.structure.reading import Read
 from hmrnn.structure.segments import segments
 from hmrnn.structure.written import FORMAT_VERSION, Counted, as_json
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from hmrnn.domains.text.model import TextModel
 
 
-def write_marked(model: TextModel, steps: Iterable[Steps], out: TextIO) -> None:
-    """The text, with marks after each symbol on which segments end."""
+def write_marked(model: TextModel, reads: Counted[Read], out: TextIO) -> Updates | None:
+    """The text, with marks after each symbol on which segments end. What was counted, if there was anything."""
     decoder = model.symbols.decoder()
     last = "\n"
-    for part in steps:
+    for part in reads:
         marked = [decoder(n) + mark(z) for n, z in zip(part.inputs.tolist(), part.z.tolist(), strict=True)]
         out.write("".join(marked))
         out.flush()
@@ -27,10 +27,12 @@ def write_marked(model: TextModel, steps: Iterable[Steps], out: TextIO) -> None:
     out.write(decoder.rest())
     if not last.endswith("\n"):
         out.write("\n")
+    return reads.updates
 
 
-def write_json(model: TextModel, steps: Counted, out: TextIO) -> None:
-    """One JSON object, a segment a line, written as segments end. docs/structure.md tells its fields."""
+def write_json(model: TextModel, steps: Counted[Steps], out: TextIO) -> Updates | None:
+    """One JSON object, a segment a line, written as segments end. docs/structure.md tells its fields. What was counted,
+    if there was anything."""
     out.write(f'{{"format_version": {FORMAT_VERSION}, "unit": "{model.symbols.unit}", "segments": [')
     separator = "\n"
     for segment in segments(steps, model.symbols):
@@ -43,3 +45,4 @@ def write_json(model: TextModel, steps: Counted, out: TextIO) -> None:
         "updates": {"layers": done.layers, "all": done.all, "saved": done.saved} if done else None,
     }
     out.write("\n], " + json.dumps(ending)[1:] + "\n")
+    return done
