@@ -50,7 +50,6 @@ class Domain(ABC):
     presets: ClassVar[Mapping[str, RunConfig]]  # by name; one of them is "small"
     measure: ClassVar[Measure]
     in_explorer: ClassVar[ReadingConfig] = ReadingConfig()  # how the explorer reads, unless it is told
-    script: ClassVar[Path]  # the explorer's page for it
 
     @property
     def model_config(self) -> type[ModelConfig]:
@@ -86,6 +85,10 @@ class Domain(ABC):
     @abstractmethod
     def task(self, model: Any, data: Any, run: Any, processes: Processes) -> Task:
         """What the training loop asks."""
+
+    def page(self, ending: str) -> bytes:
+        """Its part of the explorer's page: explorer.html, the templates, or explorer.js, the script that fills them."""
+        return (Path(__file__).parent / self.name / f"explorer.{ending}").read_bytes()
 
     @abstractmethod
     def explored(self, number: int, name: str, model: Any, memory: Memory, reading: Any) -> Run[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, Response, WebSocket, WebSocketDisconnect
 
-from hmrnn.domains.strokes.hand import LETTER
+from hmrnn.domains import DOMAINS
 from hmrnn.explorer.guard import Guard
 from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.requests import MOST_SYMBOLS, Refused, Request
@@ -32,8 +32,9 @@ PAGE = {
     "": ("page.html", "text/html"),
     "explorer.css": ("explorer.css", "text/css"),
     "icon.svg": ("icon.svg", "image/svg+xml"),
-    **{name: (name, "text/javascript") for name in ("explorer.js", "asking.js", "text.js", "picture.js", "strokes.js")},
+    **{name: (name, "text/javascript") for name in ("explorer.js", "asking.js", "picture.js")},
 }
+TEMPLATES = b"<!-- the templates of each domain: its explorer.html -->\n"
 log = logging.getLogger(__name__)
 
 
@@ -47,7 +48,7 @@ class Explorer:
 
     def hello(self) -> dict[str, Any]:
         """What the page is told first."""
-        return {"runs": [run.described() for run in self.runs], "most_symbols": MOST_SYMBOLS, "letter": LETTER}
+        return {"runs": [run.described() for run in self.runs], "most_symbols": MOST_SYMBOLS}
 
     async def compute(self, work: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self.worker, work)
@@ -187,5 +188,9 @@ def always(content: bytes, kind: str) -> Callable[[], Response]:
 def page_files() -> Iterator[tuple[str, bytes, str]]:
     """Path, content and type of all that is served: read once, so that no request reaches the file system."""
     folder = Path(__file__).with_name("page")
+    templates = b"".join(domain.page("html") for domain in DOMAINS.values())
     for path, (name, kind) in PAGE.items():
-        yield path, (folder / name).read_bytes(), f"{kind}; charset=utf-8"
+        content = (folder / name).read_bytes().replace(TEMPLATES, templates)
+        yield path, content, f"{kind}; charset=utf-8"
+    for domain in DOMAINS.values():
+        yield f"{domain.name}.js", domain.page("js"), "text/javascript; charset=utf-8"

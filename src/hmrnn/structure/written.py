@@ -28,16 +28,16 @@ class Counted(Generic[Stretch]):
             yield part
 
 
-def as_json(segment: Segment) -> dict[str, Any]:
-    content = {name: getattr(segment, name) for name in ("layer", "start", "end", "closed", "text")}
+def as_json(segment: Segment, *more: str) -> dict[str, Any]:
+    """Its fields, with those named."""
+    content = {name: getattr(segment, name) for name in ("layer", "start", "end", "closed", *more)}
     return content if segment.vector is None else {**content, "vector": finite(segment.vector.tolist())}
 
 
 def line_as_json(points: int, layers: Iterable[Iterable[Segment]], done: Updates) -> dict[str, Any]:
     """A line of handwriting: docs/strokes.md tells its fields."""
-    found = [as_json(segment) for layer in layers for segment in layer]
     return {
         "points": points,
-        "segments": [{name: value for name, value in segment.items() if name != "text"} for segment in found],
+        "segments": [as_json(segment) for layer in layers for segment in layer],
         "updates": {"layers": done.layers, "all": done.all, "saved": done.saved},
     }

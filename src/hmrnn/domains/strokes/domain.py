@@ -26,7 +26,6 @@ class Strokes(Domain):
     run_config = StrokeRunConfig
     presets = PRESETS
     measure = MEASURE
-    script = Path(__file__).with_name("explorer.js")
 
     def flags(self) -> Mapping[str, type[Command]]:
         from hmrnn.domains.strokes.flags import FLAGS

@@ -55,6 +55,9 @@ class StrokeRun(Run[StrokeModel]):
             "drawing": self.drawing,
         }
 
+    def described(self) -> Answer:
+        return {**super().described(), "letter": LETTER}
+
     def read_on(self, model: StrokeModel, inputs: Tensor, before: Place) -> Read:
         return read_on(model, inputs, before)
 

@@ -33,7 +33,6 @@ class Text(Domain):
     presets = PRESETS
     measure = MEASURE
     in_explorer = IN_EXPLORER
-    script = Path(__file__).with_name("explorer.js")
 
     def preset_for(self, data: str | None) -> str:
         return "small"  # the large models take hours: they are asked for by name

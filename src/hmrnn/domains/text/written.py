@@ -36,7 +36,7 @@ def write_json(model: TextModel, steps: Counted[Steps], out: TextIO) -> Updates 
     out.write(f'{{"format_version": {FORMAT_VERSION}, "unit": "{model.symbols.unit}", "segments": [')
     separator = "\n"
     for segment in segments(steps, model.symbols):
-        out.write(separator + json.dumps(as_json(segment)))
+        out.write(separator + json.dumps(as_json(segment, "text")))
         out.flush()
         separator = ",\n"
     done = steps.updates

@@ -1,4 +1,4 @@
-// Starts the page that fits the runs, and holds what both kinds of page use.
+// Starts the page of the runs' domain, and holds what the pages of all domains use.
 
 import {Server} from "./asking.js";
 
@@ -83,7 +83,7 @@ const server = new Server(async hello => {
   if (before !== null && before !== runs) location.reload();  // another explorer has taken the place of the one before
   if (page) { page.readAll(); return; }
   const kind = hello.runs[0].kind;
-  const {start} = await import(kind === "text" ? "./text.js" : "./strokes.js");
+  const {start} = await import(`./${kind}.js`);
   const main = document.getElementById("main");
   main.append(copyOf(`${kind}-page`));
   document.getElementById("panels").classList.toggle("two", hello.runs.length === 2);

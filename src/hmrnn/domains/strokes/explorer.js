@@ -154,7 +154,7 @@ class StrokesPage {
 
   constructor(server, hello) {
     this.server = server;
-    this.letter = hello.letter;
+    this.letter = hello.runs[0].letter;
     this.bias = slider(document.getElementById("bias"));
     this.length = slider(document.getElementById("new"));
     this.panels = hello.runs.map((_, number) => new Panel(server, hello, number, this));
