@@ -48,7 +48,7 @@ from hmrnn.domains.text.data.store import TextData
 from hmrnn.domains.text.evaluation import bits_per_character
 from hmrnn.domains.text.known import at_separators, from_planted
 from hmrnn.domains.text.model import TextModel
-from hmrnn.domains.text.reading import AT_ONCE
+from hmrnn.domains.text.reading import PIECE
 from hmrnn.domains.text.structure import follow
 from hmrnn.show.style import WITH_BLACK as COLOURS
 from hmrnn.storage.files import write_atomically
@@ -142,7 +142,7 @@ def measured(model: TextModel, run: TextRunConfig, data: TextData) -> dict[str, 
     if run.model.model != "hm-lstm":
         return answer
     numbers = torch.from_numpy(test[:SCORED].astype(np.int64))
-    steps = list(follow(model, numbers.split(AT_ONCE)))
+    steps = list(follow(model, numbers.split(PIECE)))
     z = torch.cat([part.z for part in steps]).numpy()
     made = run.data.data == "planted"
     if made:

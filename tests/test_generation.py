@@ -94,7 +94,7 @@ def test_boundaries_are_those_of_the_model():
 def test_a_long_prompt_is_read_in_parts(monkeypatch):
     model = small("hrnn")
     whole = model.generate(TEXT * 3, 20, seed=1)
-    monkeypatch.setattr("hmrnn.domains.text.generation.AT_ONCE", 5)
+    monkeypatch.setattr("hmrnn.domains.text.generation.PIECE", 5)
     assert model.generate(TEXT * 3, 20, seed=1) == whole
 
 

@@ -29,10 +29,14 @@ except ImportError:  # it is not to be had for every Python
 
 if atheris is not None and __name__ == "__main__":
     with atheris.instrument_imports(include=["hmrnn"]):
+        from hmrnn.domains.strokes import commands as stroke_commands
         from hmrnn.domains.strokes import flags as strokes
+        from hmrnn.domains.text import commands as text_commands
         from hmrnn.domains.text import flags as text
 else:
+    from hmrnn.domains.strokes import commands as stroke_commands
     from hmrnn.domains.strokes import flags as strokes
+    from hmrnn.domains.text import commands as text_commands
     from hmrnn.domains.text import flags as text
 
 from hmrnn.domains.text.config import TextReadingConfig
@@ -71,8 +75,8 @@ class Fuzz:
         self.results: Counter[str] = Counter()
         # Each model is loaded once, and not for each example; and chance is measured by few draws.
         scores.DRAWS = 2
-        text.load_model = cache(text.load_model)  # type: ignore[assignment]
-        strokes.load_model = cache(strokes.load_model)  # type: ignore[assignment]
+        for commands in (text_commands, stroke_commands):
+            commands.load_model = cache(commands.load_model)  # type: ignore[assignment]
 
     def __call__(self, example: bytes) -> None:
         """Raises, if a command does anything but answer, or refuse in one line."""

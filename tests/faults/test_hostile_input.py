@@ -224,7 +224,7 @@ def test_a_long_line_of_strokes(runs):
 def fuzzed(runs, tmp_path, monkeypatch) -> fuzz.Fuzz:
     """With all that it changes in this process put back after the test."""
     monkeypatch.setenv("HMRNN_CACHE", os.environ["HMRNN_CACHE"])
-    for module in (fuzz.text, fuzz.strokes):
+    for module in (fuzz.text_commands, fuzz.stroke_commands):
         monkeypatch.setattr(module, "load_model", module.load_model)
     monkeypatch.setattr(fuzz.scores, "DRAWS", fuzz.scores.DRAWS)
     return fuzz.Fuzz(runs["text"].parent, tmp_path)

@@ -8,17 +8,19 @@ from dataclasses import asdict
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hmrnn.config import ReadingConfig, UsageError
 from hmrnn.domains import DOMAINS
 from hmrnn.storage.config_json import kind_of, read_config
 from hmrnn.storage.files import finite, write_atomically
+from hmrnn.storage.pretrained import Pretrained
 from hmrnn.structure.scores import Scores, score_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Model = TypeVar("Model", bound=Pretrained)
 FIGURE_ENDINGS = (".pdf", ".svg", ".png")
 
 
@@ -26,6 +28,12 @@ def best_or_last(directory: Path, reading: ReadingConfig) -> Path:
     """Where the best or the last model of a run lies; a model that is no run has only one."""
     best = directory / "best"
     return best if reading.checkpoint == "best" and best.is_dir() else directory
+
+
+def load_model(model: type[Model], directory: Path, reading: ReadingConfig) -> Model:
+    """The model of a run that is to read."""
+    place = best_or_last(directory, reading)
+    return model.from_pretrained(place, engine=reading.engine, precision=reading.precision)
 
 
 def matplotlib_figures(module: str) -> Any:

@@ -6,9 +6,9 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
+from hmrnn.cli.common import load_model
 from hmrnn.cli.ngram import NGram
 from hmrnn.config import Stopped, UsageError
-from hmrnn.domains.text.commands import load_model
 from hmrnn.domains.text.config import PRESETS, TextReadingConfig, TextRunConfig
 from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.domains.text.evaluation import bits_per_character
@@ -38,7 +38,7 @@ def demo(out: Path, epochs: float, seed: int) -> None:
     if outcome.stopped_by:
         raise Stopped(outcome.stopped_by)
 
-    model = load_model(out, TextReadingConfig())
+    model = load_model(TextModel, out, TextReadingConfig())
     data = load_text(run.data)
     train, test = (data.symbols.text(data.split(name)) for name in ("train", "test"))
     print(f"{bits_per_character(model, data.split('test')):.3f} bits per character on {len(test):,} that it never saw")

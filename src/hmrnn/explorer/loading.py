@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hmrnn.cli.common import best_or_last
+from hmrnn.cli.common import load_model
 from hmrnn.config import ReadingConfig
 from hmrnn.domains import DOMAINS
 from hmrnn.explorer.reading import Memory
@@ -29,7 +29,6 @@ def load(directories: Sequence[Path], memory: Memory, reading: ReadingConfig | N
     reading = reading or domain.in_explorer
     runs = []
     for number, directory in enumerate(directories):
-        place = best_or_last(directory, reading)
-        model = domain.model_class().from_pretrained(place, engine=reading.engine, precision=reading.precision)
+        model = load_model(domain.model_class(), directory, reading)
         runs.append(domain.explored(number, directory.resolve().name, model, memory, reading))
     return runs

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from hmrnn.cli.common import (
-    best_or_last,
     draw_training,
+    load_model,
     matplotlib_figures,
     one_file,
     print_json,
@@ -27,7 +27,7 @@ from hmrnn.cli.common import (
     tell_scores,
 )
 from hmrnn.cli.flags import Split
-from hmrnn.config import ReadingConfig, UsageError
+from hmrnn.config import UsageError
 from hmrnn.domains.strokes import flags
 from hmrnn.domains.strokes.config import StrokeDataConfig, StrokeRunConfig
 from hmrnn.domains.strokes.data.lines import StrokeData, lines_of_file, load_strokes
@@ -57,14 +57,8 @@ from hmrnn.structure.written import line_as_json
 from hmrnn.training.checkpoint import load_run
 
 FORMAT_VERSION = 1
-MOST = 100_000  # points on a page
+MOST_ON_PAGE = 100_000  # points on a page
 FIGURES = ("training", "segments", "density")
-
-
-def load_model(directory: Path, reading: ReadingConfig) -> StrokeModel:
-    return StrokeModel.from_pretrained(
-        best_or_last(directory, reading), engine=reading.engine, precision=reading.precision
-    )
 
 
 @dataclass(frozen=True)
@@ -108,7 +102,7 @@ def lines_to_evaluate(directory: Path, data: str | None, split: Split | None, da
 def evaluate(asked: flags.Evaluate) -> None:
     """Tells the average log-likelihood of a line, as the paper does, and of a point."""
     directory, reading = asked.run, asked.reading
-    model = load_model(directory, reading)
+    model = load_model(StrokeModel, directory, reading)
     read = lines_to_evaluate(directory, asked.data, asked.split, asked.data_dir)
     name, split, lines = read.config.data, read.split, read.lines
     start = time.perf_counter()
@@ -138,12 +132,12 @@ def evaluate(asked: flags.Evaluate) -> None:
     )
 
 
-def write(asked: flags.Generate) -> None:
+def generate(asked: flags.Generate) -> None:
     """Lets a model write lines: into a drawing, or as JSON lines on standard output."""
     prime, out, max_new, seed = asked.prime, asked.out, asked.max_new, asked.seed
     if out is not None and out.suffix == ".png":
         matplotlib_figures("hmrnn.domains.strokes.figures")  # now, not when all is written
-    model = load_model(asked.run, asked.reading)
+    model = load_model(StrokeModel, asked.run, asked.reading)
     given = None if prime is None else first_line(prime)
     made = []
     with tqdm(total=asked.lines * max_new, unit="pt", leave=False, disable=not show_bar(True)) as bar:
@@ -190,7 +184,7 @@ def draw(lines: Sequence[Points], out: Path, animated: bool) -> None:
 def segment(asked: flags.Segment) -> None:
     """Prints the segments of each line of a file of JSON lines."""
     directory, file, form, reading = asked.run, asked.file, asked.format, asked.reading
-    model = load_model(directory, reading)
+    model = load_model(StrokeModel, directory, reading)
     if form != "text" and isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: these are files
     found = segmented(model, file, asked.vectors)
@@ -237,8 +231,8 @@ def segments_page(found: Iterator[StrokeSegmentation], title: str) -> str:
     drawings, points = [], 0
     for number, line in enumerate(found, 1):
         points += len(line.points)
-        if points > MOST:
-            raise ValueError(f"a page shows at most {MOST:,} points, and these lines have more")
+        if points > MOST_ON_PAGE:
+            raise ValueError(f"a page shows at most {MOST_ON_PAGE:,} points, and these lines have more")
         for name, ends in pieces(line):
             drawings.append((f"line {number}, {name}", coloured_svg(line.points, ends)))
     return strokes_page(title, drawings)
@@ -254,7 +248,7 @@ def score(asked: flags.Score) -> None:
     """Tells how well the boundaries of each layer fit the strokes of the pen and, where they are known, letters and
     words."""
     directory = asked.run
-    model = load_model(directory, asked.reading)
+    model = load_model(StrokeModel, directory, asked.reading)
     read = lines_to_evaluate(directory, asked.data, asked.split, asked.data_dir)
     known = [{"stroke": line[:, 2] > 0.5} for line in read.lines]
     if read.config.data == "builtin":
@@ -281,7 +275,7 @@ def figure(asked: flags.Figure) -> None:
     if "training" in kinds:
         made["training"] = draw_training(directories)
     if "segments" in kinds or "density" in kinds:
-        model = load_model(directories[0], asked.reading)
+        model = load_model(StrokeModel, directories[0], asked.reading)
         lines = lines_to_evaluate(directories[0], None, "valid", asked.data_dir).lines
         if not 1 <= line <= len(lines):
             raise UsageError(f"--line must lie between 1 and {len(lines)}, the number of lines to validate")

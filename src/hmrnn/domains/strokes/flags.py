@@ -72,9 +72,9 @@ class Generate(flags.Generate):
             raise UsageError("--animated is for --out FILE.svg")
 
     def carry_out(self) -> None:
-        from hmrnn.domains.strokes.commands import write
+        from hmrnn.domains.strokes.commands import generate
 
-        write(self)
+        generate(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,8 @@ import torch
 from tqdm import tqdm
 
 from hmrnn.cli.common import (
-    best_or_last,
     draw_training,
+    load_model,
     matplotlib_figures,
     one_file,
     print_json,
@@ -25,12 +25,11 @@ from hmrnn.cli.common import (
     tell_scores,
 )
 from hmrnn.cli.read import bad_usage
-from hmrnn.domains.text import flags
+from hmrnn.domains.text import flags, generation
 from hmrnn.domains.text.adapting import measure, prepare, told
 from hmrnn.domains.text.config import (
     OnUnknown,
     TextDataConfig,
-    TextReadingConfig,
     TextRunConfig,
 )
 from hmrnn.domains.text.data.corpora import load_text
@@ -38,12 +37,12 @@ from hmrnn.domains.text.data.planted import planted
 from hmrnn.domains.text.data.store import TextData
 from hmrnn.domains.text.data.symbols import Symbols, numbered, texts
 from hmrnn.domains.text.evaluation import check_length, show_bar
-from hmrnn.domains.text.generation import Sampling, generate
+from hmrnn.domains.text.generation import Sampling
 from hmrnn.domains.text.known import at_separators, from_planted, from_words
 from hmrnn.domains.text.marks import mark
 from hmrnn.domains.text.model import TextModel
-from hmrnn.domains.text.page import MOST, page
-from hmrnn.domains.text.reading import AT_ONCE
+from hmrnn.domains.text.page import MOST_ON_PAGE, page
+from hmrnn.domains.text.reading import PIECE
 from hmrnn.domains.text.structure import follow, segment_numbers
 from hmrnn.domains.text.written import write_json, write_marked
 from hmrnn.storage.config_json import read_config
@@ -54,12 +53,6 @@ from hmrnn.training.checkpoint import load_run
 READ_AT_ONCE = 1 << 16  # bytes
 CLASSIFIED = 50_000  # symbols of a text that are enough to tell how often a detector fires on a kind of them
 FIGURES = ("training", "boundaries", "norms", "classes")
-
-
-def load_model(directory: Path, reading: TextReadingConfig) -> TextModel:
-    return TextModel.from_pretrained(
-        best_or_last(directory, reading), engine=reading.engine, precision=reading.precision
-    )
 
 
 def text_to_evaluate(
@@ -96,7 +89,7 @@ def text_trained_on(directory: Path, symbols: Symbols, data_dir: Path | None) ->
 def evaluate(asked: flags.Evaluate) -> None:
     """Tells the bits per character of a text, and beside them what was asked for."""
     directory, reading, adapting, streams = asked.run, asked.reading, asked.adapting, asked.streams
-    model = load_model(directory, reading)
+    model = load_model(TextModel, directory, reading)
     own = text_trained_on(directory, model.symbols, asked.data_dir) if adapting.needs_own_text else None
     config, text, in_parts = text_to_evaluate(directory, asked.data, model.symbols, reading.on_unknown, asked.data_dir)
     split = asked.split or ("test" if in_parts else "all")
@@ -115,13 +108,15 @@ def evaluate(asked: flags.Evaluate) -> None:
         print(line)
 
 
-def write(asked: flags.Generate) -> None:
+def generate(asked: flags.Generate) -> None:
     """Prints the prompt and what the model makes of it, symbol by symbol as it is made."""
     with bad_usage():
         sampling = Sampling(asked.temperature, asked.top_k, asked.top_p)
-    model = load_model(asked.run, asked.reading)
+    model = load_model(TextModel, asked.run, asked.reading)
     decoder, text, boundaries = model.symbols.decoder(), {True: "", False: ""}, []
-    for symbol in generate(model, asked.prompt, asked.max_new, sampling, asked.seed, asked.reading.on_unknown):
+    for symbol in generation.generate(
+        model, asked.prompt, asked.max_new, sampling, asked.seed, asked.reading.on_unknown
+    ):
         shown = decoder(symbol.number)
         text[symbol.new] += shown
         boundaries.append([int(fires) for fires in symbol.z])
@@ -137,7 +132,7 @@ def write(asked: flags.Generate) -> None:
 def segment(asked: flags.Segment) -> None:
     """Prints the segments of a file or of standard input while it is read."""
     directory, file, form, reading = asked.run, asked.file, asked.format, asked.reading
-    model = load_model(directory, reading)
+    model = load_model(TextModel, directory, reading)
     if form != "text" and isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: these are files
     if file == "-" and sys.stdin.isatty():
@@ -148,10 +143,15 @@ def segment(asked: flags.Segment) -> None:
         pieces = (
             part
             for piece in numbered(chunks, model.symbols, reading.on_unknown, "standard input" if file == "-" else file)
-            for part in piece.split(AT_ONCE)
+            for part in piece.split(PIECE)
         )
         if form == "html":
-            print(page(segment_numbers(model, at_most(MOST, pieces)), f"{Path(file).name}, read by {directory.name}"))
+            print(
+                page(
+                    segment_numbers(model, at_most(MOST_ON_PAGE, pieces)),
+                    f"{Path(file).name}, read by {directory.name}",
+                )
+            )
             return
         reads = follow(model, pieces)
         if form == "json":
@@ -178,7 +178,7 @@ def at_most(most: int, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
 def score(asked: flags.Score) -> None:
     """Tells how well the boundaries of each layer fit known ones, and what chance alone would reach."""
     directory, gold, reading = asked.run, asked.gold, asked.reading
-    model = load_model(directory, reading)
+    model = load_model(TextModel, directory, reading)
     if gold is not None:
         content = "".join(texts([gold.read_bytes()], model.symbols.unit, str(gold)))
         text, known = from_words(content.splitlines(), newline="\n" in model.symbols.table)
@@ -197,7 +197,7 @@ def score(asked: flags.Score) -> None:
             known = at_separators(model.symbols.text(numbers.tolist()))
     if len(numbers) == 0:
         raise ValueError(f"{what}: empty: there is nothing to score")
-    pieces = tqdm(numbers.split(AT_ONCE), leave=False, disable=not show_bar(True))
+    pieces = tqdm(numbers.split(PIECE), leave=False, disable=not show_bar(True))
     z = torch.cat([read.z.cpu() for read in follow(model, pieces)]).numpy()
     if z.shape[1] == 0:
         raise ValueError(f"{directory}: a {model.config.model} has no boundaries")
@@ -214,7 +214,7 @@ def figure(asked: flags.Figure) -> None:
     if "training" in kinds:
         made["training"] = draw_training(directories)
     if set(kinds) != {"training"}:
-        model = load_model(directories[0], reading)
+        model = load_model(TextModel, directories[0], reading)
         if text is not None:
             with text.open("rb") as stream:
                 chunks = iter(lambda: stream.read(READ_AT_ONCE), b"")

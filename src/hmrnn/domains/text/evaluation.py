@@ -21,7 +21,7 @@ from hmrnn.dropout import evaluating
 if TYPE_CHECKING:
     from hmrnn.domains.text.model import TextModel
 
-AT_ONCE = 8192  # symbols in one call: enough to be quick, and little memory
+SYMBOLS_AT_ONCE = 8192  # symbols in one call: enough to be quick, and little memory
 TEMPERATURES = tuple(1.01**k for k in range(-50, 51))  # to choose from: 0.61 to 1.64, and 1 itself
 
 
@@ -90,7 +90,7 @@ def predictions(
     check_length(numbers)
     check_size("streams", streams)
     rows = Streams.to_evaluate(numbers, min(streams, len(numbers) - 1))
-    window = window or max(1, AT_ONCE // streams)
+    window = window or max(1, SYMBOLS_AT_ONCE // streams)
     check_size("window", window)
     device = model.embedding.weight.device
     generator = torch.Generator(device).manual_seed(0)  # for sampled boundaries: the same answer every time

@@ -91,9 +91,9 @@ class Generate(flags.Generate):
     reading: Reading = BY_DEFAULT
 
     def carry_out(self) -> None:
-        from hmrnn.domains.text.commands import write
+        from hmrnn.domains.text.commands import generate
 
-        write(self)
+        generate(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hmrnn.domains.text.config import OnUnknown
-from hmrnn.domains.text.reading import AT_ONCE, read_on, unseen
+from hmrnn.domains.text.reading import PIECE, read_on, unseen
 from hmrnn.engines.native.streams import TextStream
 from hmrnn.structure.reading import Place, Read
 
@@ -84,7 +84,7 @@ def generate(
     _ = generator.seed() if seed is None else generator.manual_seed(seed)
     numbers = model.symbols.encode(prompt, on_unknown)
     place = Place.start(model) if len(numbers) else unseen(model)
-    for part in numbers.split(AT_ONCE) if len(numbers) else ():
+    for part in numbers.split(PIECE) if len(numbers) else ():
         read = read_on(model, part, place, generator)
         place = read.after
         yield from symbols_of(read, new=False)

@@ -11,7 +11,7 @@ from hmrnn.storage.files import finite
 if TYPE_CHECKING:
     from hmrnn.domains.text.structure import Segmentation
 
-MOST = 100_000  # symbols: more would make a page that a browser takes long to lay out
+MOST_ON_PAGE = 100_000  # symbols: more would make a page that a browser takes long to lay out
 TEMPLATE = Path(__file__).with_name("page.html")
 
 

@@ -15,7 +15,7 @@ from hmrnn.structure.reading import Place, Read
 if TYPE_CHECKING:
     from hmrnn.domains.text.model import TextModel
 
-AT_ONCE = 4096  # symbols of a long text that are read in one call: enough to be quick, and little memory
+PIECE = 4096  # symbols of a long text that are read in one call: enough to be quick, and little memory
 START = ("\n", " ")  # what an empty text is taken to follow: the first of these that the model knows
 
 

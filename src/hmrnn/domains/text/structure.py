@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hmrnn.domains.text.reading import AT_ONCE, read_on
+from hmrnn.domains.text.reading import PIECE, read_on
 from hmrnn.structure.operations import Steps
 from hmrnn.structure.reading import Place, Read
 from hmrnn.structure.segments import Found, by_layer
@@ -32,7 +32,7 @@ def segment(model: TextModel, text: str | bytes, *, vectors: bool = False) -> Se
 
 def segment_numbers(model: TextModel, numbers: Tensor, *, vectors: bool = False) -> Segmentation:
     """The same of a text that is given by the numbers of its symbols, (T,)."""
-    parts = [read.steps(hidden=vectors) for read in follow(model, numbers.split(AT_ONCE))]
+    parts = [read.steps(hidden=vectors) for read in follow(model, numbers.split(PIECE))]
     if not parts:
         raise ValueError("the text is empty: there is nothing to segment")
     return Segmentation(Steps.joined(parts), by_layer(parts, model.symbols), model.symbols.text(numbers.tolist()))
