@@ -241,7 +241,7 @@ def test_deepcopy_and_state_dict_give_the_same_numbers():
 def test_compiled_network_gives_the_same_numbers():
     case = Case(3, [4, 3], T=2, B=2, seed=2)
     rnn, call = case.network(), case.call()
-    compiled = torch.compile(rnn)
+    compiled = torch.compile(rnn, backend="aot_eager")  # how inductor writes code is not ours to test
     out, state = compiled(**call)
     assert_same((out, state), rnn(**call), rtol=0, atol=1e-12)
     gradients = torch.autograd.grad(out.h[1].sum() + out.z.sum(), list(rnn.parameters()))
