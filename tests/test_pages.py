@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
 from commands import run
 
+from hmrnn.cli.read import COMMANDS
+from hmrnn.domains import DOMAINS
 from hmrnn.domains.text.data.corpora import builtin_text
 
 ROOT = Path(__file__).parent.parent
@@ -51,10 +56,25 @@ def test_commands_exist(page):
         if "hmrnn" not in words:
             continue
         words = words[words.index("hmrnn") + 1 :]
-        shown = run(*words[: 2 if words[0] == "train" else 1], "--help")
-        assert shown.returncode == 0, command
-        for flag in (word for word in words if word.startswith("--")):
-            assert f"{flag} " in shown.stdout or f"{flag}," in shown.stdout, command
+        helps = [explained(words, domain) for domain in DOMAINS]
+        flags = [word for word in words if word.startswith("--")]
+        assert any(all(f"{flag} " in shown or f"{flag}," in shown for flag in flags) for shown in helps), command
+
+
+@cache
+def model_of(kind: str) -> str:
+    """The folder of a model of this kind, whose config.json is enough for help."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "config.json").write_text(json.dumps({"format_version": 1, "kind": kind}))
+    return str(folder)
+
+
+def explained(words: list[str], kind: str) -> str:
+    """What a command says of itself: where it uses a run, for one of this kind."""
+    run_named = [model_of(kind)] if words[0] in COMMANDS else []
+    shown = run(*words[: 2 if words[0] == "train" else 1], *run_named, "--help")
+    assert shown.returncode == 0, words
+    return shown.stdout
 
 
 @pytest.mark.parametrize("page", TO_FOLLOW, ids=lambda page: page.name)

@@ -121,7 +121,7 @@ def test_two_processes_go_on_exactly(text_file, tmp_path):
     assert done.returncode == 0, done.stderr
     assert same_weights(tmp_path / "straight", tmp_path / "parts")
     assert same_weights(tmp_path / "straight" / "best", tmp_path / "parts" / "best")
-    assert read_history(tmp_path / "parts").symbols_per_update == 2 * 2 * 10, "by the speed of the first update"
+    assert read_history(tmp_path / "parts").steps_per_update == 2 * 2 * 10, "by the speed of the first update"
     one, other = checkpoint.load_progress(tmp_path / "straight")["random"]
     assert not torch.equal(one, other)
     refused = train("--epochs", "2", "--resume", str(tmp_path / "parts"), processes=1)

@@ -163,7 +163,7 @@ def test_a_directory_that_holds_something_is_not_overwritten(text_file, tmp_path
         train_run(run, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "best")  # what a kill before the first checkpoint was whole leaves
     assert train_run(run, tmp_path / "run").update == UPDATES // 2
-    with pytest.raises(ValueError, match="whose files are the text"):
+    with pytest.raises(ValueError, match="whose files are the data"):
         train_run(replace(run, data=TextDataConfig(str(tmp_path))), tmp_path / "inside")
 
 

@@ -219,7 +219,7 @@ def test_a_damaged_line_is_named_and_counted(unpacked):
 
 def test_what_is_not_there_or_not_whole(tmp_path, packed, monkeypatch):
     with pytest.raises(
-        ValueError, match=r"no lineStrokes-all.tar.gz and no folder lineStrokes in .*heia-fr.ch.*--data-dir"
+        ValueError, match=r"no lineStrokes-all.tar.gz and no folder lineStrokes in .*heia-fr.ch.*data_dir"
     ):
         iam_data(tmp_path / "nowhere")
     (tmp_path / "empty" / "lineStrokes").mkdir(parents=True)

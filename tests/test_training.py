@@ -105,7 +105,7 @@ def test_the_state_is_carried_within_an_epoch_and_reset_at_its_start(text_file, 
 
 def test_minutes_bound_a_run(text_file, tmp_path):
     start = time.monotonic()
-    outcome = train_run(settings(text_file, epochs=1e6, minutes=0.02), tmp_path)
+    outcome = train_run(settings(text_file, epochs=1e6, minutes=0.02, patience=10**6), tmp_path)
     assert outcome.ended == "the time is over"
     assert 0.02 <= outcome.minutes < 1
     assert time.monotonic() - start < 30
@@ -243,7 +243,7 @@ def test_a_run_that_diverges_ends_and_leaves_the_last_good_checkpoint(text_file,
         return make(self, stop, checkpoint)
 
     monkeypatch.setattr(Training, "make_update", spoiling)
-    with pytest.raises(Diverged, match=rf"20 updates in a row .*update {UPDATES + 20}\).*--learning-rate"):
+    with pytest.raises(Diverged, match=rf"20 updates in a row .*update {UPDATES + 20}\).*lower learning_rate"):
         train_run(settings(text_file, epochs=9.0, checkpoint_minutes=1e-9, validate_every=0.5), tmp_path / "diverged")
     assert same_weights(tmp_path / "one epoch", tmp_path / "diverged")
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "diverged").values())
@@ -266,10 +266,10 @@ def test_the_collapse_watch_warns_once_for_each_detector():
     dead, always = sorted(said, key=lambda item: "always" in item[1])
     assert LONG < dead[0] < 2 * LONG + 100
     assert "layer 2 has fired almost never" in dead[1]
-    assert "higher --boundary-bias" in dead[1]
+    assert "higher boundary_bias" in dead[1]
     assert LONG < always[0] < 2 * LONG
     assert "layer 3 has fired almost always" in always[1]
-    assert "lower --boundary-bias" in always[1]
+    assert "lower boundary_bias" in always[1]
 
 
 def test_a_collapsed_run_says_so(text_file, tmp_path, capfd, monkeypatch):
