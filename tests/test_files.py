@@ -11,7 +11,7 @@ from hmrnn.storage.files import write_atomically
 def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_atomically(path, "old")
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk gone")))
+    monkeypatch.setattr(os, "replace", lambda *_, **__: (_ for _ in ()).throw(OSError("disk gone")))
     with pytest.raises(OSError, match="disk gone"):
         write_atomically(path, "new")
     assert path.read_text() == "old"

@@ -41,7 +41,15 @@ def test_a_run_learns_and_leaves_what_it_should(text_file, tmp_path, model):
     outcome = train_run(run, tmp_path)
     assert outcome.ended == "all epochs are done"
     assert outcome.update == 5 * UPDATES
-    names = {"config.json", "model.safetensors", "symbols.json", "metrics.jsonl", "training.pt", "best", ".lock"}
+    names = {
+        "config.json",
+        "model.safetensors",
+        "symbols.json",
+        "metrics.jsonl",
+        "training.safetensors",
+        "best",
+        ".lock",
+    }
     assert {path.name for path in tmp_path.iterdir()} == names
     records = metrics(tmp_path)
     updates = [record for record in records if "bits" in record]

@@ -38,7 +38,7 @@ else:
 from hmrnn.config import ReadingConfig
 from hmrnn.domains.text.config import AdaptingConfig
 from hmrnn.domains.text.generation import Sampling
-from hmrnn.storage.files import cache_directory
+from hmrnn.storage.cache import cache_directory
 from hmrnn.structure import scores
 
 SEEDS = (

@@ -62,10 +62,10 @@ def gone_on(runs, tmp_path_factory) -> dict[str, Path]:
 )
 def test_no_room_for_a_checkpoint(runs, gone_on, tmp_path, name, most):
     run = copy(runs[name], tmp_path)
-    before = (run / "training.pt").read_bytes()
+    before = (run / "training.safetensors").read_bytes()
     with small_files(most):
         refused("train", name, "--resume", run, "--epochs", "2", because=os.strerror(errno.EFBIG))
-    assert (run / "training.pt").read_bytes() == before
+    assert (run / "training.safetensors").read_bytes() == before
     succeeded("eval", run)
     succeeded("train", name, "--resume", run, "--epochs", "2")
     assert weights_of(run) == weights_of(gone_on[name])
@@ -159,7 +159,7 @@ def test_a_damaged_model_is_refused_or_measures_the_same(runs, tmp_path, name, p
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-@pytest.mark.parametrize("part", ["training.pt", "config.json", "model.safetensors", "metrics.jsonl"])
+@pytest.mark.parametrize("part", ["training.safetensors", "config.json", "model.safetensors", "metrics.jsonl"])
 @pytest.mark.parametrize("many", [1, pytest.param(40, marks=pytest.mark.faults)])
 def test_a_damaged_run_is_refused_or_goes_on_the_same(runs, gone_on, tmp_path, name, part, how, many):
     chance = random.Random(1)
@@ -169,7 +169,7 @@ def test_a_damaged_run_is_refused_or_goes_on_the_same(runs, gone_on, tmp_path, n
         done = call("train", name, "--resume", run, "--epochs", "2")
         if done.returncode:
             assert str(run) in reason(done.stderr)
-            assert part in ("training.pt", "config.json"), "the others are written anew"
+            assert part in ("training.safetensors", "config.json"), "the others are written anew"
         else:
             assert weights_of(run) == weights_of(gone_on[name])
         shutil.rmtree(run)

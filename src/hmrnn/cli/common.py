@@ -24,7 +24,8 @@ FIGURE_ENDINGS = (".pdf", ".svg", ".png")
 def best_or_last(directory: Path, reading: ReadingConfig) -> Path:
     """Where the best or the last model of a run lies; a model that is no run has only one."""
     best = directory / "best"
-    return best if reading.checkpoint == "best" and best.is_dir() else directory
+    found = best.is_dir() or best.is_symlink()  # which is then refused
+    return best if reading.checkpoint == "best" and found else directory
 
 
 def chosen(kinds: Sequence[str], known: Sequence[str], what: str) -> Sequence[str]:

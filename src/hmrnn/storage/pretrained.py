@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from hmrnn.config import ModelConfig, Precision
@@ -26,14 +24,19 @@ from hmrnn.domains.text.config import TextModelConfig
 from hmrnn.recurrent import Recurrent
 from hmrnn.storage.config_json import from_json
 from hmrnn.storage.files import (
-    check_regular,
+    MOST_JSON,
     check_seal,
+    make_folder,
+    read_bytes,
+    read_json,
     sealed,
     write_atomically,
 )
 from hmrnn.storage.shipped import located
+from hmrnn.storage.tensors import read_tensors, write_tensors
 
 FORMAT_VERSION = 1
+MOST_CONFIG = 1 << 20  # bytes of config.json
 CONFIGS: Mapping[str, type[ModelConfig]] = {"text": TextModelConfig, "strokes": StrokeModelConfig}
 FILES = ("symbols.json",)  # what may belong to a model besides config and weights
 DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
@@ -61,7 +64,7 @@ class Pretrained(nn.Module, ABC):
     def save_pretrained(self, directory: str | Path, **notes: Any) -> None:
         """Writes config.json, model.safetensors and the model's other files. `notes` go into config.json, too."""
         directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
         config = {
             "format_version": FORMAT_VERSION,
             "kind": self.kind,
@@ -69,8 +72,7 @@ class Pretrained(nn.Module, ABC):
             **notes,
             "files": {name: sha256(content.encode()).hexdigest() for name, content in self.files().items()},
         }
-        weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        write_atomically(directory / "model.safetensors", save(weights, {"sha256": checksum_of(weights)}))
+        write_tensors(directory / "model.safetensors", self.state_dict())
         for name, content in self.files().items():
             write_atomically(directory / name, content)
         write_atomically(directory / "config.json", json.dumps(sealed(config), indent=2) + "\n")
@@ -96,7 +98,7 @@ class Pretrained(nn.Module, ABC):
         with torch.device("meta"):
             model = cls.without_weights(directory, config, engine)
         path = directory / "model.safetensors"
-        weights = read_weights(path)
+        weights, _ = read_tensors(path, size_of(model))
         try:
             check_weights(weights, model)
         except ValueError as error:
@@ -105,19 +107,9 @@ class Pretrained(nn.Module, ABC):
         return model.eval()
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    check_regular(path)
-    try:
-        with safe_open(path, "pt") as file:
-            expected = (file.metadata() or {}).get("sha256")
-            # Copied out of the file's pages: tensors at odd addresses take other paths through the matrix library, and
-            # give other last bits, than those that were saved.
-            weights = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path}: damaged, or not a file of weights: {error}") from None
-    if expected is not None and checksum_of(weights) != expected:  # other tools write none
-        raise ValueError(f"{path}: damaged: its checksum does not fit")
-    return weights
+def size_of(model: nn.Module) -> int:
+    """Bytes that its weights have at most, in whatever type."""
+    return sum(8 * tensor.numel() for tensor in model.state_dict().values())
 
 
 def check_weights(weights: Mapping[str, Tensor], model: nn.Module) -> None:
@@ -135,23 +127,15 @@ def check_weights(weights: Mapping[str, Tensor], model: nn.Module) -> None:
             raise ValueError(f"{name} holds numbers that are not finite")
 
 
-def checksum_of(tensors: Mapping[str, Tensor]) -> str:
-    digest = sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
 def read_config(directory: Path, *, files: bool = True) -> tuple[ModelConfig, dict[str, Any]]:
     """The model's config, and the notes beside it. Without `files`, those that belong to it need not be there."""
     path = directory / "config.json"
-    if not path.is_file():
-        raise ValueError(f"{directory}: there is no config.json here: this is not a run")
     try:
-        content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is not the config of a model: {error}") from None
+        content = read_json(path, MOST_CONFIG)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"{directory}: there is no config.json here: this is not a run") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: this is not the config of a model")
     if content.get("format_version") != FORMAT_VERSION:
         raise ValueError(
             f"{path}: format_version {content.get('format_version')!r} is not {FORMAT_VERSION}, the one that this "
@@ -165,8 +149,7 @@ def read_config(directory: Path, *, files: bool = True) -> tuple[ModelConfig, di
     for name in known if files and isinstance(known, dict) else ():
         if name not in FILES:
             raise ValueError(f"{path}: {name!r} is no file of a model; known are {', '.join(FILES)}")
-        check_regular(directory / name)
-        if sha256((directory / name).read_bytes()).hexdigest() != known[name]:
+        if sha256(read_bytes(directory / name, MOST_JSON)).hexdigest() != known[name]:
             raise ValueError(f"{directory / name}: damaged: its checksum does not fit that of {path}")
     notes = {name: content.pop(name) for name in NOTES if name in content}
     return from_json(CONFIGS[kind], content, str(path)), notes

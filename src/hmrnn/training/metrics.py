@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from hmrnn.storage.files import finite, named
+from hmrnn.storage.files import appending, finite, make_folder, named
 
 RARE, OFTEN = 0.005, 0.995
 LONG = 200  # updates
@@ -59,7 +59,7 @@ class Reporter:
         self.active = active
         self.board = board(directory / "tensorboard", update) if tensorboard and active else None
         self.path = directory / "metrics.jsonl"
-        self.metrics = self.path.open("a", encoding="utf-8") if active else None
+        self.metrics = appending(self.path) if active else None
         self.done = min(done, 1.0)
         self.bar: tqdm[Any] = tqdm(
             total=1.0,
@@ -111,4 +111,5 @@ def board(directory: Path, update: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ValueError("--tensorboard needs the package tensorboard: pip install 'hmrnn[tensorboard]'") from None
+    make_folder(directory)
     return SummaryWriter(str(directory), purge_step=update + 1)  # what was shown after that will come again

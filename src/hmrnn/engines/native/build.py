@@ -96,7 +96,7 @@ def processor_flags() -> str:
 def in_cache() -> Path:
     """Where the library for this machine is kept, or would be. Whatever makes it unfit for use elsewhere is in its
     name: a home directory may be shared by machines that differ."""
-    from hmrnn.storage.files import cache_directory
+    from hmrnn.storage.cache import cache_directory
 
     try:
         folder = cache_directory("native")

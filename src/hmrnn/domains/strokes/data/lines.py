@@ -18,11 +18,10 @@ from hmrnn.domains.strokes.data.points import Points, read_json_lines
 from hmrnn.domains.strokes.data.writing import write
 from hmrnn.domains.text.data.corpora import data_directory
 from hmrnn.domains.text.data.store import SPLITS
+from hmrnn.storage.cache import cache_directory, made_once
 from hmrnn.storage.files import (
-    cache_directory,
     check_regular,
     check_seal,
-    made_once,
     named,
     sealed,
     sha256_of,

@@ -28,11 +28,10 @@ from hmrnn.domains.text.data.symbols import (
     codes,
     texts,
 )
+from hmrnn.storage.cache import cache_directory, made_once
 from hmrnn.storage.files import (
-    cache_directory,
     check_regular,
     check_seal,
-    made_once,
     named,
     sealed,
     sha256_of,
