@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hmrnn.config import ReadingConfig, UsageError
+from hmrnn.printable import for_stream, printable
 from hmrnn.storage.files import finite, write_atomically
 from hmrnn.structure.scores import Scores, score_table
 
@@ -37,9 +38,9 @@ def chosen(kinds: Sequence[str], known: Sequence[str], what: str) -> Sequence[st
 
 
 def matplotlib_figures(module: str) -> Any:
-    """The module of hmrnn.show, if what it needs is there."""
+    """A module that draws, if what it needs is there."""
     try:
-        return import_module(f"hmrnn.show.{module}")
+        return import_module(module)
     except ImportError:
         raise ValueError("figures need the package matplotlib: pip install 'hmrnn[show]'") from None
 
@@ -58,7 +59,7 @@ def save_figures(figures: Mapping[str, Figure], out: Path, as_file: bool) -> Non
     for name, drawn in figures.items():
         for path in [out] if as_file else [out / f"{name}{ending}" for ending in FIGURE_ENDINGS]:
             write_figure(drawn, path)
-            print(path)
+            print(for_stream(str(path)))
 
 
 def write_figure(drawn: Figure, path: Path) -> None:
@@ -78,7 +79,7 @@ def tell_scores(
 ) -> None:
     """Of `count` symbols or points."""
     if not as_json:
-        print(f"{what}: {count:,} {unit}\n{score_table(scores)}")
+        print(f"{printable(what)}: {count:,} {unit}\n{score_table(scores)}")
         return
     plain = {
         layer: {name: {how: asdict(one) for how, one in rows.items()} for name, rows in conventions.items()}

@@ -15,6 +15,7 @@ from hmrnn.cli import train as cli_train
 from hmrnn.cli.read import Reading, Run
 from hmrnn.config import Stopped, UsageError
 from hmrnn.explorer import IN_EXPLORER
+from hmrnn.printable import printable
 
 app = SubcommandApp()
 train = SubcommandApp()
@@ -159,7 +160,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (ValueError, OSError) as error:
-        print(f"hmrnn: {' '.join(str(error).splitlines())}", file=sys.stderr)  # a name may have line ends
+        print(f"hmrnn: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)  # a name may have line ends
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):

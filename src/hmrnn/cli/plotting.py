@@ -12,6 +12,7 @@ from hmrnn.cli.common import (
     write_figure,
 )
 from hmrnn.config import UsageError
+from hmrnn.printable import for_stream, printable
 from hmrnn.training.history import History, read_history
 
 
@@ -19,7 +20,7 @@ def plot_runs(directories: Sequence[Path], out: Path, *, as_json: bool) -> None:
     """Draws the learning curves of runs of one kind into one file."""
     if out.suffix.lower() not in FIGURE_ENDINGS:
         raise UsageError(f"--out {out}: its name must end in {', '.join(FIGURE_ENDINGS)}")
-    curves = matplotlib_figures("curves")
+    curves = matplotlib_figures("hmrnn.show.curves")
     histories = [read_history(directory) for directory in directories]
     kinds = {history.config.kind: history.directory for history in histories}
     if len(kinds) > 1:
@@ -33,8 +34,8 @@ def plot_runs(directories: Sequence[Path], out: Path, *, as_json: bool) -> None:
         print_json({"out": out, "measure": measure, "runs": [history.summary() for history in histories]})
         return
     for history in histories:
-        print(told(history))
-    print(out)
+        print(printable(told(history)))
+    print(for_stream(str(out)))
 
 
 def told(history: History) -> str:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from hmrnn.cli.common import print_json
 from hmrnn.config import RunConfig, Stopped
+from hmrnn.printable import printable
 from hmrnn.training.checkpoint import load_run
 from hmrnn.training.run import train_run
 
 
 def run_settings(directory: Path) -> RunConfig:
     """The settings of a run that is to be resumed."""
-    return load_run(directory).config
+    return load_run(directory, files=False).config
 
 
 def train(
@@ -39,12 +40,12 @@ def train(
             world = outcome.processes.world
             hmrnn = "hmrnn" if world == 1 else f"torchrun --nproc-per-node {world} -m hmrnn"
             on = f"{hmrnn} train {run.kind} --resume {directory}"
-            print(f"{outcome.ended} after update {outcome.update}; go on with: {on}")
+            print(printable(f"{outcome.ended} after update {outcome.update}; go on with: {on}"))
         else:
             print(
                 f"{outcome.ended}: {outcome.update} updates, {outcome.epoch:.2f} epochs, {outcome.minutes:.1f} min; "
                 f"best validation {outcome.best:.4f} {measure.text}; {outcome.skipped} updates not applied\n"
-                f"next: hmrnn eval {directory}"
+                f"next: hmrnn eval {printable(directory)}"
             )
     if outcome.stopped_by:
         raise Stopped(outcome.stopped_by)

@@ -125,6 +125,12 @@ def number(value: Any) -> float | None:
     return float(value) if abs(value) <= LARGEST else math.nan
 
 
+def can_be_drawn(value: Any) -> bool:
+    """Whether it is a number, and finite."""
+    found = number(value)
+    return found is not None and math.isfinite(found)
+
+
 def processes(config: RunConfig, records: Sequence[Mapping[str, Any]]) -> int:
     """How many trained together, which config.json does not say. At the first update the speed is not yet a mean, so
     that the symbols that all of them read are speed times time; a process reads batch_size times window of them."""

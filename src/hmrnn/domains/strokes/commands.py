@@ -26,6 +26,7 @@ from hmrnn.cli.common import (
     print_json,
     save_figures,
     tell_scores,
+    write_figure,
 )
 from hmrnn.config import ReadingConfig, UsageError
 from hmrnn.domains.strokes.config import StrokeDataConfig, StrokeRunConfig
@@ -49,6 +50,7 @@ from hmrnn.domains.strokes.generation import generate_points
 from hmrnn.domains.strokes.model import StrokeModel
 from hmrnn.domains.strokes.structure import StrokeSegmentation
 from hmrnn.domains.text.evaluation import show_bar
+from hmrnn.printable import printable
 from hmrnn.storage.files import finite, write_atomically
 from hmrnn.storage.pretrained import read_config
 from hmrnn.structure.scores import from_lines, scores_of
@@ -98,7 +100,7 @@ def lines_to_evaluate(directory: Path, data: str | None, split: Split | None, da
         return Chosen(config, "all", np.array(every), [own_lines.line(number) for number in every])
     strokes: StrokeData = load_strokes(config, data_dir)
     if strokes.lines.damaged:
-        print(strokes.told(), file=sys.stderr)
+        print(printable(strokes.told()), file=sys.stderr)
     if own and loaded is not None and strokes.fingerprint != loaded.fingerprint:
         raise ValueError(f"{config.data} has changed since {directory} was trained on it, and so have its parts")
     part = split or "test"
@@ -140,8 +142,8 @@ def evaluate(
         return
     print(
         f"{answer['log_likelihood']:.1f} nats: average log-likelihood of a line, in normalised coordinates; of a point "
-        f"{answer['log_likelihood_per_point']:.4f} nats: {name}, {split}, {len(lines):,} lines, {predicted:,} points "
-        f"predicted ({predicted / seconds:,.0f} points/s)"
+        f"{answer['log_likelihood_per_point']:.4f} nats: {printable(name)}, {split}, {len(lines):,} lines, "
+        f"{predicted:,} points predicted ({predicted / seconds:,.0f} points/s)"
     )
 
 
@@ -164,7 +166,7 @@ def write(
     if animated and (out is None or out.suffix != ".svg"):
         raise UsageError("--animated is for --out FILE.svg")
     if out is not None and out.suffix == ".png":
-        matplotlib_figures("stroke_figures")  # now, not when all is written
+        matplotlib_figures("hmrnn.domains.strokes.figures")  # now, not when all is written
     model = load_model(directory, reading)
     given = None if prime is None else first_line(prime)
     made = []
@@ -206,7 +208,8 @@ def draw(lines: Sequence[Points], out: Path, animated: bool) -> None:
     if out.suffix == ".svg":
         write_atomically(out, animated_svg(lines) if animated else svg(lines))
     else:
-        matplotlib_figures("stroke_figures").raster_figure(lines).savefig(out, dpi=200)
+        drawn = matplotlib_figures("hmrnn.domains.strokes.figures").raster_figure(lines)
+        write_figure(drawn, out)
 
 
 def segment(
@@ -221,7 +224,7 @@ def segment(
         write_json(found)
         return
     if form == "html":
-        print(segments_page(found, f"{Path(file).name}, read by {directory.name}"))
+        print(segments_page(found, printable(f"{Path(file).name}, read by {directory.name}")))
         return
     for number, line in enumerate(found, 1):
         layers = "".join(f"segments of layer {l + 1}: {len(own)}; " for l, own in enumerate(line.layers))
@@ -309,12 +312,12 @@ def figure(
     reading: ReadingConfig,
 ) -> None:
     """Draws a line of the validation part as a run sees it, and how runs were trained."""
-    drawing = matplotlib_figures("stroke_figures")
+    drawing = matplotlib_figures("hmrnn.domains.strokes.figures")
     kinds = chosen(kinds, FIGURES, "strokes")
     as_file = one_file(out, kinds)
     made = {}
     if "training" in kinds:
-        figures = matplotlib_figures("figures")
+        figures = matplotlib_figures("hmrnn.show.figures")
         made["training"] = figures.training_figure({str(d): read_metrics(d) for d in directories})
     if "segments" in kinds or "density" in kinds:
         model = load_model(directories[0], reading)

@@ -45,6 +45,7 @@ from hmrnn.domains.text.page import MOST, page
 from hmrnn.domains.text.reading import AT_ONCE
 from hmrnn.domains.text.structure import follow, segment_numbers
 from hmrnn.domains.text.written import write_json, write_marked
+from hmrnn.printable import for_stream, printable
 from hmrnn.storage.pretrained import read_config
 from hmrnn.structure.scores import scores_of
 from hmrnn.structure.written import Counted
@@ -121,7 +122,8 @@ def evaluate(
     how = "one stream, exact" if streams == 1 else f"{streams} streams: each but the first starts without a past"
     speed = f"{len(numbers) / found['seconds']:,.0f} symbols/s"
     bits = found["bits_per_character"]
-    print(f"{bits:.4f} bits per character: {config.data}, {split}, {len(numbers):,} symbols ({how}; {speed})")
+    name = printable(config.data)
+    print(f"{bits:.4f} bits per character: {name}, {split}, {len(numbers):,} symbols ({how}; {speed})")
     for line in told(found, len(numbers)):
         print(line)
 
@@ -145,7 +147,7 @@ def write(
         text[symbol.new] += shown
         boundaries.append([int(fires) for fires in symbol.z])
         if not as_json:
-            sys.stdout.write(shown + (mark(symbol.z) if show_boundaries else ""))
+            sys.stdout.write(for_stream(shown) + (mark(symbol.z) if show_boundaries else ""))
             sys.stdout.flush()
     if as_json:
         print_json({"prompt": text[False], "text": text[True], "boundaries": boundaries})
@@ -176,7 +178,8 @@ def segment(
             for part in piece.split(AT_ONCE)
         )
         if form == "html":
-            print(page(segment_numbers(model, at_most(MOST, pieces)), f"{Path(file).name}, read by {directory.name}"))
+            title = printable(f"{Path(file).name}, read by {directory.name}")
+            print(page(segment_numbers(model, at_most(MOST, pieces)), title))
             return
         count = Counted(follow(model, pieces, hidden=vectors))
         if form == "json":
@@ -249,7 +252,7 @@ def figure(
     reading: ReadingConfig,
 ) -> None:
     """Draws a run, or the training curves of several."""
-    figures = matplotlib_figures("figures")
+    figures = matplotlib_figures("hmrnn.show.figures")
     kinds = chosen(kinds, FIGURES, "text")
     as_file = one_file(out, kinds)
     made = {}

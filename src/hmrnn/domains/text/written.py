@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hmrnn.domains.text.marks import mark
+from hmrnn.printable import for_stream
 from hmrnn.structure.operations import Steps
 from hmrnn.structure.segments import segments
 from hmrnn.structure.written import FORMAT_VERSION, Counted, as_json
@@ -21,7 +22,7 @@ def write_marked(model: TextModel, steps: Iterable[Steps], out: TextIO) -> None:
     last = "\n"
     for part in steps:
         marked = [decoder(n) + mark(z) for n, z in zip(part.inputs.tolist(), part.z.tolist(), strict=True)]
-        out.write("".join(marked))
+        out.write(for_stream("".join(marked), out))
         out.flush()
         last = marked[-1] or last
     out.write(decoder.rest())
