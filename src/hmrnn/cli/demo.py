@@ -29,7 +29,7 @@ def demo(out: Path, epochs: float, seed: int) -> None:
     begun = resumable(out) is not None
     run = TEXT_PRESETS["small"]
     if begun:  # goes on as it was begun, by this version or another
-        before = load_run(out).config
+        before = load_run(out, files=False).config
         if not isinstance(before, TextRunConfig):
             raise UsageError(f"{out} is a run on {before.kind}: choose another --out")
         run = replace(run, data=replace(run.data, random_start=before.data.random_start), training=before.training)

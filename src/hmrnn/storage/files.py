@@ -76,10 +76,15 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
 def read_bytes(path: Path, most: int) -> bytes:
     """All of a file, unless it is larger than it can be: a file with holes costs its maker nothing."""
     with named(path), os.fdopen(open_file(path), "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise ValueError(f"{path}: too large: it has {size:,} bytes, and can have {most:,} at most")
-        return file.read(size)
+        return file.read(check_size(path, file.fileno(), most))
+
+
+def check_size(path: Path, opened: int, most: int) -> int:
+    """Bytes of an open file. Too many are refused."""
+    size = os.fstat(opened).st_size
+    if size > most:
+        raise ValueError(f"{path}: too large: it has {size:,} bytes, and can have {most:,} at most")
+    return size
 
 
 def read_json(path: Path, most: int = MOST_JSON) -> Any:
@@ -93,9 +98,10 @@ def read_json(path: Path, most: int = MOST_JSON) -> Any:
         raise ValueError(f"{path}: this is not JSON: {error}") from None
 
 
-def lines_of(path: Path, longest: int) -> Iterator[bytes]:
+def lines_of(path: Path, longest: int, most: int = 1 << 30) -> Iterator[bytes]:
     """A file line by line, each with its end. One that is too long comes in pieces."""
     with named(path), os.fdopen(open_file(path), "rb") as file:
+        check_size(path, file.fileno(), most)
         yield from iter(lambda: file.readline(longest), b"")
 
 

@@ -61,7 +61,7 @@ def check_new(directory: Path, data: TextDataConfig | StrokeDataConfig) -> None:
     if resumable(directory) is not None and (config or trained):
         raise ValueError(f"{directory} holds a run: --resume {directory} goes on with it, or choose another --out")
     # A run that was killed before its first checkpoint was whole may start again: of that, it has left a part.
-    if os.path.lexists(directory / "best") or (config and not read_config(directory)[1]):
+    if os.path.lexists(directory / "best") or (config and not read_config(directory, files=False)[1]):
         raise ValueError(f"{directory} holds a model already: choose another --out")
 
 

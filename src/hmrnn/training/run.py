@@ -101,7 +101,7 @@ def reopen(
 ) -> tuple[Data, SavedRun, dict[str, Any]]:
     """What is there to go on with."""
     check_resumable(directory)
-    saved = load_run(directory)
+    saved = load_run(directory, files=False)  # symbols are those of the data
     if type(run) is not type(saved.config):
         raise UsageError(f"{directory} is a run on {saved.config.kind}")
     run = settled(run, saved.config.model.precision)
