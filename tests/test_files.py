@@ -18,6 +18,24 @@ def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["file"], "no litter"
 
 
+def test_a_file_is_on_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    """Else a power cut may leave an empty file under it."""
+    done, fsync, replace = [], os.fsync, os.replace
+
+    def flushed(handle):
+        done.append(("flushed", os.fstat(handle).st_size))
+        fsync(handle)
+
+    def renamed(source, target, **folders):
+        done.append(("renamed", target))
+        replace(source, target, **folders)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "replace", renamed)
+    write_atomically(tmp_path / "file", "content")
+    assert done == [("flushed", len("content")), ("renamed", "file")]
+
+
 def test_the_mode_is_that_of_an_ordinary_file(tmp_path):
     (tmp_path / "ordinary").touch()
     write_atomically(tmp_path / "ours", b"")

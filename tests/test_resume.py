@@ -10,6 +10,7 @@ import random
 import shutil
 import sys
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,13 @@ from hmrnn.config import UsageError
 from hmrnn.domains.text.config import PlantedConfig, TextDataConfig, TextModelConfig
 from hmrnn.domains.text.data import corpora
 from hmrnn.domains.text.data.corpora import builtin_text
+from hmrnn.domains.text.task import TextTask
 from hmrnn.engines import native
 from hmrnn.storage.tensors import checksum_of
 from hmrnn.training import checkpoint
 from hmrnn.training.loop import Training
 from hmrnn.training.run import train_run
+from hmrnn.training.task import Validation
 
 KINDS = [("hm-lstm", "step"), ("hm-lstm", "sample"), ("lstm", "step"), ("clockwork", "step"), ("hrnn", "step")]
 
@@ -120,6 +123,44 @@ def test_killed_inside_a_checkpoint(text_file, tmp_path, monkeypatch, name):
     assert not list((tmp_path / "killed").glob(f".{name}.*"))
 
 
+PARTS = ("config.json", "model.safetensors", "symbols.json", "training.safetensors")
+
+
+@pytest.mark.parametrize("there", [there for n in range(5) for there in combinations(PARTS, n)], ids=str)
+def test_killed_inside_the_first_checkpoint(text_file, tmp_path, monkeypatch, there):
+    """Whichever of its files are there, in whatever order they are written: the run starts again, or goes on."""
+    run = settings(text_file, epochs=0.3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "make_update", killed_at(0))
+        with pytest.raises(Killed):
+            train_run(run, tmp_path / "killed")
+    for part in set(PARTS) - set(there):
+        (tmp_path / "killed" / part).unlink()
+    try:
+        train_run(run, tmp_path / "killed")
+    except ValueError as error:
+        assert "holds a run" in str(error)  # noqa: PT017
+        train_run(run, tmp_path / "killed", resume=True)
+    train_run(run, tmp_path / "straight")
+    assert same_weights(tmp_path / "straight", tmp_path / "killed")
+
+
+def test_validations_without_improvement_are_counted_on(text_file, tmp_path, monkeypatch):
+    """Two in a row, between which the run is killed: the learning rate falls, and then training ends, as if nothing
+    had happened."""
+    monkeypatch.setattr(TextTask, "validate", lambda *_, **__: Validation(1.0, ()))
+    run = settings(text_file, patience=2, validate_every=0.25)
+    outcome = train_run(run, tmp_path / "straight")
+    assert outcome.ended == "validation has stopped improving"
+    assert outcome.update == 15, "the best is at 3; the rate falls at 9"
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "make_update", killed_at(7))
+        with pytest.raises(Killed):
+            train_run(run, tmp_path / "killed")
+    assert train_run(run, tmp_path / "killed", resume=True).update == 15
+    assert metrics(tmp_path / "straight") == metrics(tmp_path / "killed")
+
+
 def test_what_was_restored_is_told(text_file, tmp_path, capfd):
     train_run(settings(text_file, epochs=1.0), tmp_path)
     capfd.readouterr()
@@ -171,7 +212,7 @@ def test_a_directory_that_holds_something_is_not_overwritten(text_file, tmp_path
 
 def test_a_start_that_fails_leaves_no_run(text_file, tmp_path, monkeypatch):
     run = settings(text_file, epochs=0.5)
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
     with pytest.raises(ValueError, match="tensorboard"):
         train_run(run, tmp_path / "run", tensorboard=True)
     assert train_run(run, tmp_path / "run").update == UPDATES // 2
@@ -289,7 +330,7 @@ def test_tensorboard(text_file, tmp_path, monkeypatch):
     assert [event.step for event in shown] == [record["update"] for record in records]
     assert [event.value for event in shown] == pytest.approx([record["bits"] for record in records])
     assert len(events.Scalars("rates/2")) == len(records)
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
     with pytest.raises(ValueError, match=r"pip install 'hmrnn\[tensorboard\]'"):
         train_run(settings(text_file, epochs=0.5), tmp_path / "without", tensorboard=True)
 

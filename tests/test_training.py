@@ -75,6 +75,14 @@ def test_the_slope_is_annealed_by_epoch_and_the_detectors_stay_in_their_ball(tex
         assert torch.cat([layer.W_z, layer.U_z, layer.V_z]).norm() <= 1.94 + 1e-5
 
 
+@pytest.mark.parametrize(("radius", "kept_in"), [(0.1, True), (0.0, False)])
+def test_the_radius_of_the_detectors_ball(text_file, tmp_path, radius, kept_in):
+    train_run(settings(text_file, detector_radius=radius, epochs=0.5), tmp_path)
+    layers = TextModel.from_pretrained(tmp_path).rnn.weights()[:-1]
+    norms = [torch.cat([layer.W_z, layer.U_z, layer.V_z]).norm().item() for layer in layers]
+    assert [norm <= 0.1 + 1e-6 for norm in norms] == [kept_in] * 2
+
+
 def test_the_gradient_is_clipped(text_file, tmp_path, monkeypatch):
     norms = []
     step = torch.optim.Adam.step
@@ -236,6 +244,20 @@ def test_a_loss_that_is_not_finite_changes_nothing_and_is_counted(text_file, tmp
     outcome = train_run(settings(text_file, epochs=1.0), tmp_path / "on")
     assert outcome.update == UPDATES
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "on").values())
+
+
+def test_the_state_is_forgotten_after_a_loss_that_is_not_finite(text_file, tmp_path, monkeypatch):
+    """It may be what made it so."""
+    spoiled_loss(monkeypatch, {3, 4}, math.nan)
+    states, loss = [], TextTask.loss
+
+    def watched(self, update, generator):
+        states.append(self.state)
+        return loss(self, update, generator)
+
+    monkeypatch.setattr(TextTask, "loss", watched)
+    train_run(settings(text_file, epochs=7 / UPDATES), tmp_path)
+    assert [state is None for state in states] == [True, False, False, False, True, True, False]
 
 
 def test_a_run_that_diverges_ends_and_leaves_the_last_good_checkpoint(text_file, tmp_path, monkeypatch):
