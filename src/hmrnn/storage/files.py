@@ -30,6 +30,8 @@ MOST_JSON = 1 << 25  # bytes: more than a table of all symbols has
 def _opened(folder: Path) -> Iterator[int | None]:
     """The descriptor of a folder, where the system can name files by it."""
     if not BY_DESCRIPTOR:
+        if folder.name in PARTS and folder.is_symlink():
+            raise link_refused(folder)
         yield None
         return
     try:
@@ -66,6 +68,8 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
     never end."""
     with _opened(path.parent) as folder, _named_in_full(path, path.name):
         name = path.name if folder is not None else str(path)
+        if folder is None and path.is_symlink():
+            raise link_refused(path)
         opened = os.open(name, flags | NO_LINK | NO_WAITING | BINARY, 0o666, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
