@@ -18,7 +18,7 @@ test: lint docs browser
 # The whole fault suite, of which `make test` runs a quick part. The fuzzer is large, so nothing else installs it.
 faults: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[faults]'
-	$(BIN)/pytest tests/faults -m ""
+	$(BIN)/pytest tests/faults tests/explorer/test_visitors.py -m ""
 
 # The native engine for aarch64: cross-compiled, and a few of its tests under qemu.
 aarch64: $(INSTALLED)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from small_runs import UPDATES
 
 from hmrnn.domains.text.data.corpora import builtin_text
-from hmrnn.storage.files import cache_directory
+from hmrnn.storage.cache import cache_directory
 
 # Torch's own bfloat16 products end in an illegal instruction on some virtual machines: there it must do without AMX.
 PROBE = "import torch; a = torch.ones(512, 512, dtype=torch.bfloat16); a @ a"

@@ -143,6 +143,16 @@ def test_text_boundaries():
     assert text_boundaries("").shape == (0, 2)
 
 
+CLOSING = [("", True), ('"', True), ('!")', True), ("'\"" * 4, True), (")" * 9, False)]
+
+
+@pytest.mark.parametrize(("closing", "ends"), CLOSING)
+def test_closing_quotes_at_the_end_of_a_sentence(closing, ends):
+    """Up to eight of them, and brackets."""
+    text = f"Stop.{closing} Then"
+    assert text_boundaries(text)[5 + len(closing)].tolist() == [1, float(ends)]
+
+
 def test_text_boundaries_do_not_look_ahead():
     text = "a bc. d\ne  f"
     whole = text_boundaries(text)

@@ -62,6 +62,20 @@ def test_top_p_by_hand():
         assert Sampling(top_p=top_p).probabilities(logits).count_nonzero() == kept
 
 
+def test_top_p_is_a_share_of_what_top_k_left():
+    logits = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
+    # Of the first two, .5 / .8 = .625: that is enough for .6, and not for .65.
+    assert Sampling(1.0, 2, 0.6).probabilities(logits).count_nonzero() == 1
+    assert Sampling(1.0, 2, 0.65).probabilities(logits).count_nonzero() == 2
+
+
+def test_top_p_takes_no_more_than_it_needs():
+    """Two of four symbols that are alike have exactly half of the probability."""
+    for top_p, many in [(0.25, 1), (0.5, 2), (0.75, 3), (1.0, 4)]:
+        kept = Sampling(top_p=top_p).probabilities(torch.zeros(4))
+        assert kept.tolist() == [1 / many] * many + [0.0] * (4 - many)
+
+
 def test_bad_sampling_is_refused():
     for bad, what in [({"temperature": -1.0}, "temperature"), ({"top_k": 0}, "top_k"), ({"top_p": 0.0}, "top_p")]:
         with pytest.raises(ValueError, match=what):

@@ -163,6 +163,15 @@ def test_samples_have_the_moments_of_the_density() -> None:
     assert set(pen.unique().tolist()) == {0.0, 1.0}
 
 
+@pytest.mark.parametrize("rho", [0.8, -0.6])
+def test_samples_are_correlated_as_the_density_says(rho: float) -> None:
+    one = torch.zeros(100_000, 1, dtype=torch.float64)
+    scales = torch.tensor([0.5, 3.0], dtype=torch.float64).log().expand(len(one), 1, 2)
+    density = PointDensity(one, one.unsqueeze(-1).expand(-1, 1, 2), scales, torch.full_like(one, rho), one[:, 0])
+    drawn = density.sample(torch.Generator().manual_seed(0))
+    assert float(torch.corrcoef(drawn[:, :2].T)[0, 1]) == pytest.approx(rho, abs=0.01)
+
+
 def test_samples_follow_the_generator() -> None:
     density = density_of(raw(5), K)
     one, same, other = (density.sample(torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from hmrnn import HMLSTM, OutputEmbedding, Piecewise, Symbols, TextModel, TextModelConfig
 from hmrnn.storage.files import sealed
-from hmrnn.storage.pretrained import checksum_of
+from hmrnn.storage.tensors import checksum_of
 
 TEXT = "the cat sat on the mat. the dog sat too.\n"
 SMALL = {"hidden_sizes": (7, 6, 5), "output_size": 9, "embedding_size": 4}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = ("matplotlib", "fastapi", "uvicorn", "websockets", "HersheyFonts", "tensorboard")
+EXTRAS = ("matplotlib", "starlette", "uvicorn", "websockets", "HersheyFonts", "tensorboard")
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickle
 import random
 import shutil
 import sys
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -28,10 +30,13 @@ from hmrnn.config import UsageError
 from hmrnn.domains.text.config import PlantedConfig, TextDataConfig, TextModelConfig
 from hmrnn.domains.text.data import corpora
 from hmrnn.domains.text.data.corpora import builtin_text
+from hmrnn.domains.text.task import TextTask
 from hmrnn.engines import native
+from hmrnn.storage.tensors import checksum_of
 from hmrnn.training import checkpoint
 from hmrnn.training.loop import Training
 from hmrnn.training.run import train_run
+from hmrnn.training.task import Validation
 
 KINDS = [("hm-lstm", "step"), ("hm-lstm", "sample"), ("lstm", "step"), ("clockwork", "step"), ("hrnn", "step")]
 
@@ -94,28 +99,66 @@ def test_a_finished_run_given_more_epochs(text_file, tmp_path):
     assert same_weights(tmp_path / "straight", tmp_path / "parts")
 
 
-@pytest.mark.parametrize("name", ["training.pt", "model.safetensors", "config.json"])
+@pytest.mark.parametrize("name", ["training.safetensors", "model.safetensors", "config.json"])
 def test_killed_inside_a_checkpoint(text_file, tmp_path, monkeypatch, name):
     """The process ends between writing a file and renaming it: the one before still stands."""
     run = settings(text_file, checkpoint_minutes=1e-9)
     train_run(run, tmp_path / "straight")
     count, replace_file = [0], os.replace
 
-    def mortal(source, target):
+    def mortal(source, target, **folders):
         count[0] += Path(target).name == name
         if Path(target).name == name and count[0] == 5:
             raise Killed
-        replace_file(source, target)
+        replace_file(source, target, **folders)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", mortal)
-        patch.setattr(os, "unlink", lambda path: None)  # a killed process does not tidy up
+        patch.setattr(os, "unlink", lambda path, **folder: None)  # a killed process does not tidy up
         with pytest.raises(Killed):
             train_run(run, tmp_path / "killed")
     assert list((tmp_path / "killed").glob(f".{name}.*"))
     train_run(run, tmp_path / "killed", resume=True)
     assert same_weights(tmp_path / "straight", tmp_path / "killed")
     assert not list((tmp_path / "killed").glob(f".{name}.*"))
+
+
+PARTS = ("config.json", "model.safetensors", "symbols.json", "training.safetensors")
+
+
+@pytest.mark.parametrize("there", [there for n in range(5) for there in combinations(PARTS, n)], ids=str)
+def test_killed_inside_the_first_checkpoint(text_file, tmp_path, monkeypatch, there):
+    """Whichever of its files are there, in whatever order they are written: the run starts again, or goes on."""
+    run = settings(text_file, epochs=0.3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "make_update", killed_at(0))
+        with pytest.raises(Killed):
+            train_run(run, tmp_path / "killed")
+    for part in set(PARTS) - set(there):
+        (tmp_path / "killed" / part).unlink()
+    try:
+        train_run(run, tmp_path / "killed")
+    except ValueError as error:
+        assert "holds a run" in str(error)  # noqa: PT017
+        train_run(run, tmp_path / "killed", resume=True)
+    train_run(run, tmp_path / "straight")
+    assert same_weights(tmp_path / "straight", tmp_path / "killed")
+
+
+def test_validations_without_improvement_are_counted_on(text_file, tmp_path, monkeypatch):
+    """Two in a row, between which the run is killed: the learning rate falls, and then training ends, as if nothing
+    had happened."""
+    monkeypatch.setattr(TextTask, "validate", lambda *_, **__: Validation(1.0, ()))
+    run = settings(text_file, patience=2, validate_every=0.25)
+    outcome = train_run(run, tmp_path / "straight")
+    assert outcome.ended == "validation has stopped improving"
+    assert outcome.update == 15, "the best is at 3; the rate falls at 9"
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "make_update", killed_at(7))
+        with pytest.raises(Killed):
+            train_run(run, tmp_path / "killed")
+    assert train_run(run, tmp_path / "killed", resume=True).update == 15
+    assert metrics(tmp_path / "straight") == metrics(tmp_path / "killed")
 
 
 def test_what_was_restored_is_told(text_file, tmp_path, capfd):
@@ -129,7 +172,7 @@ def test_what_was_restored_is_told(text_file, tmp_path, capfd):
 
 def test_what_can_not_be_resumed(text_file, tmp_path):
     run = settings(text_file, epochs=0.5)
-    with pytest.raises(ValueError, match=r"no training\.pt"):
+    with pytest.raises(ValueError, match=r"no training\.safetensors"):
         train_run(run, tmp_path / "nothing", resume=True)
     train_run(run, tmp_path / "run")
     with pytest.raises(ValueError, match=r"holds a run: resume .*run goes on"):
@@ -158,7 +201,7 @@ def test_a_directory_that_holds_something_is_not_overwritten(text_file, tmp_path
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == kept
     with pytest.raises(ValueError, match="not a training run"):
         checkpoint.load_run(tmp_path / "model")
-    (tmp_path / "run" / "training.pt").unlink()
+    (tmp_path / "run" / "training.safetensors").unlink()
     with pytest.raises(ValueError, match="run holds a model already"):
         train_run(run, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "best")  # what a kill before the first checkpoint was whole leaves
@@ -169,14 +212,14 @@ def test_a_directory_that_holds_something_is_not_overwritten(text_file, tmp_path
 
 def test_a_start_that_fails_leaves_no_run(text_file, tmp_path, monkeypatch):
     run = settings(text_file, epochs=0.5)
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
     with pytest.raises(ValueError, match="tensorboard"):
         train_run(run, tmp_path / "run", tensorboard=True)
     assert train_run(run, tmp_path / "run").update == UPDATES // 2
     deep = replace(run, model=TextModelConfig("hrnn", hidden_sizes=(4, 4, 4, 4)))
     with pytest.raises(ValueError, match="3 layers at most"):
         train_run(deep, tmp_path / "deep")
-    assert not (tmp_path / "deep" / "training.pt").exists()
+    assert not (tmp_path / "deep" / "training.safetensors").exists()
 
 
 def test_another_engine_or_number_of_threads_is_told(text_file, tmp_path, capfd):
@@ -224,21 +267,26 @@ class Bomb:
         return (os.system, ("touch exploded",))
 
 
+def fingerprint(progress):
+    tensors = {}
+    return checksum_of(tensors, json.dumps(checkpoint.without_tensors(progress, "", tensors))), checksum_of(tensors)
+
+
 def test_a_flipped_bit_in_a_checkpoint_is_noticed(text_file, tmp_path):
-    """Flipped in what is read: names of the archive's parts stand twice, and some bytes only fill it up."""
+    """Or is in what only fills it up."""
     train_run(settings(text_file, epochs=0.2), tmp_path)
-    whole, chance, refused = (tmp_path / "training.pt").read_bytes(), random.Random(0), []
-    expected = checkpoint.checksum_of_all(checkpoint.load_progress(tmp_path))
+    whole, chance, refused = (tmp_path / "training.safetensors").read_bytes(), random.Random(0), []
+    expected = fingerprint(checkpoint.load_progress(tmp_path))
     for _ in range(120):
         spoilt = bytearray(whole)
         spoilt[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
-        (tmp_path / "training.pt").write_bytes(spoilt)
+        (tmp_path / "training.safetensors").write_bytes(spoilt)
         try:
-            assert checkpoint.checksum_of_all(checkpoint.load_progress(tmp_path)) == expected, "silently another state"
+            assert fingerprint(checkpoint.load_progress(tmp_path)) == expected, "silently another state"
         except ValueError as error:
             refused.append(str(error))
-    assert len(refused) > 40
-    assert all("training.pt" in reason for reason in refused)
+    assert len(refused) > 100
+    assert all("training.safetensors" in reason for reason in refused)
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "zeros", "flipped", "text", "pickle", "bomb", "list", "missing"])
@@ -246,17 +294,19 @@ def test_a_damaged_or_hostile_checkpoint_is_refused(text_file, tmp_path, damage,
     monkeypatch.chdir(tmp_path)
     run = settings(text_file, epochs=0.5)
     train_run(run, tmp_path / "run")
-    path = tmp_path / "run" / "training.pt"
+    path = tmp_path / "run" / "training.safetensors"
     whole = path.read_bytes()
     contents = {"cut": whole[: len(whole) // 2], "zeros": bytes(100), "text": b"hello", "flipped": b"\1" + whole[1:]}
     contents |= {"empty": b"", "pickle": b"\x80\x02."}
     if damage in contents:
         path.write_bytes(contents[damage])
     else:
-        progress = torch.load(path, weights_only=True)
+        progress = {"format_version": 1, **checkpoint.load_progress(tmp_path / "run")}
         progress.pop("optimizer")
-        torch.save({"bomb": Bomb(), "list": [1, 2], "missing": progress}[damage], path)
-    with pytest.raises(ValueError, match=r"training\.pt|can't be resumed"):
+        checkpoint.write_state(path, {"list": [1, 2], "missing": progress}.get(damage))
+        if damage == "bomb":
+            path.write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(ValueError, match=r"training\.safetensors|can't be resumed"):
         train_run(run, tmp_path / "run", resume=True)
     assert not (tmp_path / "exploded").exists()
 
@@ -280,7 +330,7 @@ def test_tensorboard(text_file, tmp_path, monkeypatch):
     assert [event.step for event in shown] == [record["update"] for record in records]
     assert [event.value for event in shown] == pytest.approx([record["bits"] for record in records])
     assert len(events.Scalars("rates/2")) == len(records)
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
     with pytest.raises(ValueError, match=r"pip install 'hmrnn\[tensorboard\]'"):
         train_run(settings(text_file, epochs=0.5), tmp_path / "without", tensorboard=True)
 

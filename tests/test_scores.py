@@ -23,6 +23,8 @@ from hmrnn.domains.text.known import at_separators, from_planted, from_words
 from hmrnn.structure.scores import (
     Gold,
     baselines,
+    from_lines,
+    r_value,
     score,
     score_table,
     window_errors,
@@ -71,6 +73,24 @@ def test_the_r_value_punishes_firing_everywhere():
     # Hit rate 1, over-segmentation 19 / 2 - 1 = 8.5.
     assert score(np.ones(20, dtype=bool), gold).r_value == pytest.approx(1 - (8.5 + 8.5 / math.sqrt(2)) / 2)
     assert score(ends([4, 9], 20), gold).r_value == 1
+
+
+@pytest.mark.parametrize(
+    ("hits", "found", "gold", "r1", "r2"),
+    [(1, 4, 2, math.hypot(0.5, 1), -1.5), (1, 1, 4, math.hypot(0.75, 0.75), 0.0), (0, 2, 2, 1.0, -1.0)],
+)
+def test_the_r_value_by_hand(hits, found, gold, r1, r2):
+    """Too many found, of which some are wrong; too few, all of them right; and as many as there are, all wrong."""
+    assert r_value(hits, found, gold) == pytest.approx(1 - (r1 + abs(r2) / math.sqrt(2)) / 2)
+
+
+def test_lines_by_hand():
+    """Two lines, of 5 and 4 points: strokes end at 1 and 4, and at 2 and 3. The ends of lines are told to all."""
+    known = from_lines([{"stroke": ends([1, 4], 5)}, {"stroke": ends([2, 3], 4)}])
+    last, first = known["last of a stroke"], known["first of the next stroke"]
+    assert (places(last.ends), places(last.given), places(last.bounds)) == ([1, 7], [4, 8], [4, 8])
+    assert (places(first.ends), places(first.given), places(first.bounds)) == ([2, 8], [0, 5, 8], [5, 8])
+    assert score(ends([1, 7], 9), last).f1 == score(ends([2, 8], 9), first).token_f1 == 1
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))

@@ -262,5 +262,7 @@ def test_numbers_from_a_stream(text, size):
     chunks = (content[i : i + size] for i in range(0, len(content), size))
     parts = list(numbered(chunks, symbols, "error", "it"))
     assert symbols.decode(torch.cat(parts)) == text
+    spoilt = content + b"x"
+    chunks = (spoilt[i : i + size] for i in range(0, len(spoilt), size))
     with pytest.raises(ValueError, match=rf"it: the symbol 'x' .* at position {len(text)} "):
-        list(numbered([content + b"x"], symbols, "error", "it"))
+        list(numbered(chunks, symbols, "error", "it"))

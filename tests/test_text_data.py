@@ -23,6 +23,7 @@ from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.domains.text.data.planted import planted
 from hmrnn.domains.text.data.store import TextFile, from_files
 from hmrnn.domains.text.data.streams import Streams
+from hmrnn.storage.cache import content_of
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
 
@@ -139,7 +140,7 @@ def test_the_cache_is_used_and_follows_the_file(tmp_path, monkeypatch):
 def test_a_damaged_cache_is_made_again(tmp_path, damage):
     files = [TextFile(written(tmp_path / "text", f"abcabc{damage}"))]
     before = np.array(from_files(files).numbers)
-    folder = store._folder(files, "character", store.by_share)
+    folder = store._folder(content_of([file.path for file in files]), files, "character", store.by_share)
     if damage == "cut":
         (folder / "numbers.bin").write_bytes(b"\0\1")
     elif damage == "no meta":
@@ -165,6 +166,14 @@ def test_with_a_given_table(tmp_path):
         from_files([TextFile(path)], symbols=symbols)
     assert symbols.decode(from_files([TextFile(path)], symbols=symbols, on_unknown="skip").numbers) == "abcab"
     assert symbols.decode(from_files([TextFile(path)], symbols=symbols, on_unknown="replace").numbers) == "ab?cab"
+
+
+def test_an_unknown_symbol_is_found_in_the_whole_file(tmp_path, monkeypatch):
+    """Not in the part of it that was just read."""
+    monkeypatch.setattr(store, "CHUNK", 4)
+    path = written(tmp_path / "text", "abcab雪abcx")
+    with pytest.raises(ValueError, match=r"'x' \(U\+0078\) at position 9"):
+        from_files([TextFile(path)], symbols=Symbols.of("abc雪"))
 
 
 def test_a_folder_is_read_in_the_order_of_names(tmp_path):
@@ -408,6 +417,7 @@ def test_training_streams_are_contiguous_and_shared_among_processes(length, batc
 def test_meta_is_readable(tmp_path):
     files = [TextFile(written(tmp_path / "text", "abc" * 20))]
     from_files(files)
-    meta = json.loads((store._folder(files, "character", store.by_share) / "meta.json").read_text())
+    folder = store._folder(content_of([file.path for file in files]), files, "character", store.by_share)
+    meta = json.loads((folder / "meta.json").read_text())
     assert meta["length"] == 60
     assert meta["splits"] == {"train": [0, 54], "valid": [54, 57], "test": [57, 60]}

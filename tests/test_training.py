@@ -41,7 +41,15 @@ def test_a_run_learns_and_leaves_what_it_should(text_file, tmp_path, model):
     outcome = train_run(run, tmp_path)
     assert outcome.ended == "all epochs are done"
     assert outcome.update == 5 * UPDATES
-    names = {"config.json", "model.safetensors", "symbols.json", "metrics.jsonl", "training.pt", "best", ".lock"}
+    names = {
+        "config.json",
+        "model.safetensors",
+        "symbols.json",
+        "metrics.jsonl",
+        "training.safetensors",
+        "best",
+        ".lock",
+    }
     assert {path.name for path in tmp_path.iterdir()} == names
     records = metrics(tmp_path)
     updates = [record for record in records if "bits" in record]
@@ -65,6 +73,14 @@ def test_the_slope_is_annealed_by_epoch_and_the_detectors_stay_in_their_ball(tex
     assert model.rnn.slope == 1.8
     for layer in model.rnn.weights()[:-1]:
         assert torch.cat([layer.W_z, layer.U_z, layer.V_z]).norm() <= 1.94 + 1e-5
+
+
+@pytest.mark.parametrize(("radius", "kept_in"), [(0.1, True), (0.0, False)])
+def test_the_radius_of_the_detectors_ball(text_file, tmp_path, radius, kept_in):
+    train_run(settings(text_file, detector_radius=radius, epochs=0.5), tmp_path)
+    layers = TextModel.from_pretrained(tmp_path).rnn.weights()[:-1]
+    norms = [torch.cat([layer.W_z, layer.U_z, layer.V_z]).norm().item() for layer in layers]
+    assert [norm <= 0.1 + 1e-6 for norm in norms] == [kept_in] * 2
 
 
 def test_the_gradient_is_clipped(text_file, tmp_path, monkeypatch):
@@ -228,6 +244,20 @@ def test_a_loss_that_is_not_finite_changes_nothing_and_is_counted(text_file, tmp
     outcome = train_run(settings(text_file, epochs=1.0), tmp_path / "on")
     assert outcome.update == UPDATES
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "on").values())
+
+
+def test_the_state_is_forgotten_after_a_loss_that_is_not_finite(text_file, tmp_path, monkeypatch):
+    """It may be what made it so."""
+    spoiled_loss(monkeypatch, {3, 4}, math.nan)
+    states, loss = [], TextTask.loss
+
+    def watched(self, update, generator):
+        states.append(self.state)
+        return loss(self, update, generator)
+
+    monkeypatch.setattr(TextTask, "loss", watched)
+    train_run(settings(text_file, epochs=7 / UPDATES), tmp_path)
+    assert [state is None for state in states] == [True, False, False, False, True, True, False]
 
 
 def test_a_run_that_diverges_ends_and_leaves_the_last_good_checkpoint(text_file, tmp_path, monkeypatch):

@@ -15,12 +15,13 @@ from io import StringIO
 import httpx
 import numpy as np
 import pytest
+import torch
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from explorer.models import DRAWN, TEXT
+from explorer.models import DRAWN, SMALL, TEXT
 from explorer.server import Client, assert_tells, joined, running, talking
-from hmrnn import StrokeModel, TextModel
+from hmrnn import StrokeModel, Symbols, TextModel, TextModelConfig
 from hmrnn.domains.strokes.data.points import from_strokes, read_json_lines
 from hmrnn.domains.strokes.hand import LETTER, Hand
 from hmrnn.domains.text import explorer as text_run
@@ -32,6 +33,7 @@ from hmrnn.explorer import listening, serve, server
 from hmrnn.explorer.loading import load
 from hmrnn.explorer.reading import BLOCK, Memory
 from hmrnn.explorer.requests import MOST_POINTS, MOST_SYMBOLS, Refused
+from hmrnn.structure.reading import Place
 from hmrnn.structure.written import Counted
 
 
@@ -101,6 +103,21 @@ def test_it_reads_as_the_model_does_however_it_is_typed(folder, client):
     answers, _ = client.ask(kind="read", run=1, text=TEXT[:40], have=40)
     assert answers == [{"id": client.last, "start": 40, "unknown": []}]
     assert whole(client, "")["start"] == 0
+
+
+def test_given_boundaries_go_by_all_that_was_typed():
+    """Where a sentence ends is told by symbols before the last one."""
+    text = 'He said ("stop!") and went. Then'
+    torch.manual_seed(0)
+    model = TextModel(Symbols.of(text), TextModelConfig("hrnn", **SMALL)).double().eval()
+    numbers, place, typed = model.symbols.encode(text), Place.start(model), []
+    for symbol in numbers.split(1):
+        read = read_on(model, symbol, place)
+        place = read.after
+        typed.append(read.z)
+    at_once = read_on(model, numbers, Place.start(model)).z
+    assert at_once[:, 1].nonzero().flatten().tolist() == [17, 27]
+    assert torch.equal(torch.cat(typed), at_once)
 
 
 def test_unknown_symbols_are_told(folder, client):

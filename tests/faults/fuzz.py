@@ -40,7 +40,7 @@ else:
     from hmrnn.domains.text import flags as text
 
 from hmrnn.domains.text.config import TextReadingConfig
-from hmrnn.storage.files import cache_directory
+from hmrnn.storage.cache import cache_directory
 from hmrnn.structure import scores
 
 SEEDS = (

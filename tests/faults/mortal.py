@@ -42,10 +42,10 @@ def train(arguments: list[str], dies_in_write: int, chance: random.Random) -> in
             os.kill(os.getpid(), signal.SIGKILL)
         fsync(handle)
 
-    def mortal_replace(source: str, target: Path) -> None:
+    def mortal_replace(source: str, target: str, **folders: int) -> None:
         if writes[0] == dies_in_write and how == "unnamed":
             os.kill(os.getpid(), signal.SIGKILL)
-        replace(source, target)
+        replace(source, target, **folders)
         if writes[0] == dies_in_write:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -84,7 +84,7 @@ def main() -> None:
     directory, deaths, seed, what, *flags = sys.argv[1:]
     run, chance, ends = Path(directory), random.Random(int(seed)), []
     for death in range(int(deaths)):
-        where = ["--resume", str(run)] if (run / "training.pt").exists() else [*flags, "--out", str(run)]
+        where = ["--resume", str(run)] if (run / "training.safetensors").exists() else [*flags, "--out", str(run)]
         ends.append(live(run, [what, *where], death % 2 == 1, chance))
     _, status = os.waitpid(train([what, "--resume", str(run)], 0, chance), 0)
     print(json.dumps({"ends": ends, "status": os.waitstatus_to_exitcode(status)}))

@@ -9,6 +9,7 @@ import random
 import resource
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from faults.fuzz import own_cache
 from faults.runs import DAMAGE, FLAGS, PARTS, call, copy, reason, refused, succeeded, weights_of
 from hmrnn.domains.strokes.data.lines import iam_lines
+from hmrnn.storage.cache import SETTLED
 
 MANY = [3, pytest.param(100, marks=pytest.mark.faults)]  # pieces of damage
 
@@ -62,10 +64,10 @@ def gone_on(runs, tmp_path_factory) -> dict[str, Path]:
 )
 def test_no_room_for_a_checkpoint(runs, gone_on, tmp_path, name, most):
     run = copy(runs[name], tmp_path)
-    before = (run / "training.pt").read_bytes()
+    before = (run / "training.safetensors").read_bytes()
     with small_files(most):
         refused("train", name, "--resume", run, "--epochs", "2", because=os.strerror(errno.EFBIG))
-    assert (run / "training.pt").read_bytes() == before
+    assert (run / "training.safetensors").read_bytes() == before
     succeeded("eval", run)
     succeeded("train", name, "--resume", run, "--epochs", "2")
     assert weights_of(run) == weights_of(gone_on[name])
@@ -93,6 +95,27 @@ def test_a_full_disk(runs, gone_on, tmp_path, name, left):
         ballast.unlink()
         succeeded("train", name, "--resume", run, "--epochs", "2")
         assert weights_of(run) == weights_of(gone_on[name])
+
+
+def test_every_write_names_its_file_and_leaves_nothing_half(runs, tmp_path, name):
+    """TensorBoard's events, figures and drawings, on a disk that fills up."""
+    run, longer, out = copy(runs[name], tmp_path), copy(runs[name], tmp_path), tmp_path / "out"
+    with small_files(300):
+        told = refused("train", name, "--resume", run, "--epochs", "2", "--tensorboard")
+    assert str(run) in told
+    with small_files(20_000):
+        told = refused("train", name, "--resume", longer, "--epochs", "99", "--tensorboard")
+    assert str(longer) in told
+    drawn = [["figure", run, "--out", out], ["figure", run, "--kind", "training", "--out", out / "one.png"]]
+    drawn += [["plot", run, "--out", out / "curves.pdf"]]
+    if name == "strokes":
+        drawn += [["generate", run, "--out", out / f"line.{ending}"] for ending in ("svg", "png")]
+    for command in drawn:
+        out.mkdir()
+        with small_files(500):
+            refused(*command, because=str(out))
+        assert list(out.iterdir()) == []
+        out.rmdir()
 
 
 # Read-only, or gone
@@ -127,6 +150,30 @@ def test_data_that_has_vanished_or_changed(runs, folder, tmp_path, name):
     succeeded("generate", tmp_path / "run", "--max-new", "3")
 
 
+@pytest.mark.parametrize("how", ["in place", "renamed"])
+def test_data_that_has_changed_but_kept_its_size_and_time(runs, folder, tmp_path, name, how):
+    """As `rsync -t` and `cp -p` leave it."""
+    data, run = tmp_path / "data", tmp_path / "run"
+    shutil.copy(folder / FLAGS[name][1], data)
+    long_ago = time.time() - 1000
+    os.utime(data, (long_ago, long_ago))
+    time.sleep(SETTLED + 0.1)  # so that what is known of it is kept
+    succeeded("train", name, *FLAGS[name], "--data", data, "--out", run)
+    before, whole = data.stat(), data.read_bytes()
+    other = b"".join(whole.splitlines(keepends=True)[::-1])
+    assert len(other) == len(whole) != other
+    changed = data if how == "in place" else tmp_path / "other"
+    changed.write_bytes(other)
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    changed.replace(data)
+    assert (data.stat().st_size, data.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    for command in (["eval"], ["score"], ["train", name, "--epochs", "2", "--resume"]):
+        assert "changed" in refused(*command, run, because=str(data))
+    data.write_bytes(whole)
+    for command in (["eval"], ["score"], ["train", name, "--epochs", "2", "--resume"]):
+        succeeded(*command, run)
+
+
 # Different
 
 
@@ -159,7 +206,7 @@ def test_a_damaged_model_is_refused_or_measures_the_same(runs, tmp_path, name, p
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-@pytest.mark.parametrize("part", ["training.pt", "config.json", "model.safetensors", "metrics.jsonl"])
+@pytest.mark.parametrize("part", ["training.safetensors", "config.json", "model.safetensors", "metrics.jsonl"])
 @pytest.mark.parametrize("many", [1, pytest.param(40, marks=pytest.mark.faults)])
 def test_a_damaged_run_is_refused_or_goes_on_the_same(runs, gone_on, tmp_path, name, part, how, many):
     chance = random.Random(1)
@@ -169,7 +216,7 @@ def test_a_damaged_run_is_refused_or_goes_on_the_same(runs, gone_on, tmp_path, n
         done = call("train", name, "--resume", run, "--epochs", "2")
         if done.returncode:
             assert str(run) in reason(done.stderr)
-            assert part in ("training.pt", "config.json"), "the others are written anew"
+            assert part in ("training.safetensors", "config.json"), "the others are written anew"
         else:
             assert weights_of(run) == weights_of(gone_on[name])
         shutil.rmtree(run)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import pickle
 import random
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import older_runs
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from faults.runs import all_finite, bounded, call, copy, reason, refused, reseal, succeeded
-from hmrnn.storage.pretrained import checksum_of
-from hmrnn.training.checkpoint import checksum_of_all, load_progress
+from faults.runs import FLAGS, PARTS, all_finite, bounded, call, copy, reason, refused, reseal, succeeded
+from hmrnn.storage.tensors import checksum_of
+from hmrnn.training.checkpoint import load_progress, write_state
 
 SLOW = pytest.mark.faults
 COMMANDS = {"eval": ["eval"], "resume": ["train", "{name}", "--epochs", "2", "--resume"]}
@@ -47,23 +50,32 @@ def resume(run: Path, name: str) -> list[str | Path]:
     return ["train", name, "--resume", run, "--epochs", "2"]
 
 
-def resealed(run: Path, progress: dict[str, Any]) -> None:
-    """training.pt with this content, and a checksum that fits."""
-    torch.save({"format_version": 1, **progress, "sha256": checksum_of_all(progress)}, run / "training.pt")
+def older(run: Path, content: bytes | None = None) -> Path:
+    """A run with a training.pt; with this content, if it is given."""
+    older_runs.keep_as_training_pt(run, older_runs.older_state(run))
+    if content is not None:
+        (run / "training.pt").write_bytes(content)
+    return run
+
+
+def saved_by_torch(content: Any, **how: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer, **how)
+    return buffer.getvalue()
 
 
 # Code
 
 
-@pytest.mark.parametrize("as_torch", [True, pytest.param(False, marks=SLOW)])
-def test_nothing_in_a_checkpoint_is_executed(runs, tmp_path, name, as_torch):
+def test_nothing_in_a_checkpoint_is_executed(runs, tmp_path, name):
     witness, run = tmp_path / "executed", copy(runs[name], tmp_path)
     bomb = {"format_version": 1, "update": 1, "machine": {}, "model": Bomb(witness)}
-    if as_torch:
-        torch.save(bomb, run / "training.pt")
-    else:
-        (run / "training.pt").write_bytes(pickle.dumps(bomb))
-    refused(*resume(run, name), because="training.pt")
+    forms = [pickle.dumps(bomb), saved_by_torch(bomb), saved_by_torch(bomb, _use_new_zipfile_serialization=False)]
+    for form in forms:
+        (run / "training.safetensors").write_bytes(form)
+        refused(*resume(run, name), because="training.safetensors")
+        older(copy(runs[name], tmp_path), form)
+        refused(*resume(older(copy(runs[name], tmp_path), form), name), because="training.pt")
     for path in run.rglob("model.safetensors"):
         path.write_bytes(pickle.dumps(bomb))
     refused("eval", run, because="model.safetensors")
@@ -89,6 +101,9 @@ HUGE = {
     "a tensor of one number, 10 to the power of 9 times": lambda: torch.zeros(1).expand(10**9),
     "a deep list": lambda: json.loads("[" * 100 + "]" * 100),
     "an allocation": Allocation,
+    "a text, 20,000 times": lambda: ["x" * (1 << 18)] * 20_000,
+    "a name, 20,000 times": lambda: [{"x" * (1 << 18): 0}] * 20_000,
+    "a tensor, 20,000 times": lambda: [torch.zeros(1 << 16)] * 20_000,
 }
 
 
@@ -96,18 +111,50 @@ HUGE = {
 @pytest.mark.parametrize("where", ["model", *(pytest.param(w, marks=SLOW) for w in ("more", "update", "recurrent"))])
 def test_a_checkpoint_that_unfolds(runs, tmp_path, name, what, where):
     run = copy(runs[name], tmp_path)
-    content = {"format_version": 1, **load_progress(run), where: HUGE[what](), "sha256": "0" * 64}
-    torch.save(content, run / "training.pt")
+    content = {"format_version": 1, **older_runs.older_state(run), where: HUGE[what](), "sha256": "0" * 64}
+    older(run, saved_by_torch(content))
     assert (run / "training.pt").stat().st_size < 1 << 20
     with bounded():
         told = refused(*resume(run, name), because="training.pt")
     assert "emory" not in told, "refused before memory is asked for"
 
 
+def changed_pickle(whole: bytes, name: str, pickled: bytes) -> bytes:
+    """The archive with another pickle, of another name."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(whole)) as before, zipfile.ZipFile(made, "w") as after:
+        for entry in before.namelist():
+            if not entry.endswith("data.pkl"):
+                after.writestr(entry, before.read(entry))
+        after.writestr(name, pickled)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("trick", ["another case", "a memo", "a name", "an old form", "one behind the other"])
+def test_a_checkpoint_that_two_readers_read_differently(runs, tmp_path, name, trick):
+    """What is checked must be what is read."""
+    run = older(copy(runs[name], tmp_path))
+    whole = (run / "training.pt").read_bytes()
+    laughing = pickle.dumps({"format_version": 1, "more": laughs()}, protocol=2)
+    spoilt = {
+        "another case": changed_pickle(whole, "archive/data.PKL", laughing),
+        # "put what is on the stack into place 2^31 - 1 of the memo", which is an array in C
+        "a memo": changed_pickle(whole, "archive/data.pkl", b"\x80\x02}r\xff\xff\xff\x7f."),
+        # pairs of pairs of … as the name of something: 2^60 of them if one hashes it
+        "a name": changed_pickle(whole, "archive/data.pkl", b"\x80\x02})" + b"q\x00h\x00\x86" * 60 + b"K\x00s."),
+        "an old form": saved_by_torch(Allocation(), _use_new_zipfile_serialization=False) + whole,
+        "one behind the other": laughing + whole,
+    }[trick]
+    with bounded():
+        done = call(*resume(older(run, spoilt), name))
+    # A zip archive may have anything before it: then that is not read.
+    assert done.returncode == (0 if trick in ("an old form", "one behind the other") else 1), done.stderr
+
+
 @pytest.mark.parametrize("megabytes", [16, pytest.param(1024, marks=SLOW)])
 def test_a_checkpoint_that_is_packed(runs, tmp_path, name, megabytes):
     """A zip bomb: 1 GB of zeros in 1 MB."""
-    run = copy(runs[name], tmp_path)
+    run = older(copy(runs[name], tmp_path))
     whole = (run / "training.pt").read_bytes()
     with zipfile.ZipFile(run / "training.pt") as archive:
         records = {entry: archive.read(entry) for entry in archive.namelist()}
@@ -188,7 +235,7 @@ def test_no_name_leads_out_of_a_run(runs, tmp_path, name, trick):
     assert "secret" not in refused("generate", run, because="config.json").replace("/secret", "")
 
 
-@pytest.mark.parametrize("part", ["config.json", "symbols.json", "model.safetensors", "training.pt", "metrics.jsonl"])
+@pytest.mark.parametrize("part", [*PARTS, "training.safetensors", "metrics.jsonl"])
 @pytest.mark.parametrize(
     "what", ["a pipe", *(pytest.param(w, marks=SLOW) for w in ("a device", "a folder", "a loop", "nothing"))]
 )
@@ -212,7 +259,7 @@ def test_what_is_no_file_is_not_read(runs, tmp_path, name, part, what):
 
 @pytest.mark.parametrize("what", ["a link", "a pipe"])
 def test_a_lock_that_is_none(runs, tmp_path, name, what):
-    """What a link leads to is not emptied, and a pipe is not waited for."""
+    """No link is followed, and no pipe waited for."""
     run, own = copy(runs[name], tmp_path), tmp_path / "own"
     own.write_text("dear to me")
     (run / ".lock").unlink()
@@ -221,10 +268,8 @@ def test_a_lock_that_is_none(runs, tmp_path, name, what):
     else:
         os.mkfifo(run / ".lock")
     with bounded():
-        done = call(*resume(run, name))
-    assert (done.returncode, own.read_text()) == (1 if what == "a link" else 0, "dear to me")
-    if done.returncode:
-        reason(done.stderr, ".lock")
+        refused(*resume(run, name), because=".lock")
+    assert own.read_text() == "dear to me"
 
 
 @pytest.mark.parametrize("data", ["/dev/zero", "\0", "../" * 99 + "etc/passwd", "/", "a\nb", "~", "-", "\ud800"])
@@ -288,15 +333,22 @@ def test_settings_of_the_wrong_kind(runs, tmp_path, name, many):
 
 
 @pytest.mark.parametrize("many", [6, pytest.param(250, marks=SLOW)])
-def test_a_state_of_the_wrong_kind(runs, tmp_path, name, many):
-    progress, chance = load_progress(runs[name]), random.Random(0)
+@pytest.mark.parametrize("form", ["training.safetensors", pytest.param("training.pt", marks=SLOW)])
+def test_a_state_of_the_wrong_kind(runs, tmp_path, name, many, form):
+    is_older = form == "training.pt"
+    progress = older_runs.older_state(runs[name]) if is_older else load_progress(runs[name])
+    chance = random.Random(0)
     places = [path for path in paths_in(progress) if path]
     tensors = [torch.zeros(3), torch.full((8, 8), math.nan), torch.zeros(2, 2, dtype=torch.int64), torch.zeros(0)]
     refusals = read = 0
     for _ in range(many):
         path, value = chance.choice(places), chance.choice([*ODD, *tensors])
         run = copy(runs[name], tmp_path)
-        resealed(run, changed(progress, path, value))
+        state = changed(progress, path, value)
+        if is_older:
+            older_runs.keep_as_training_pt(run, state)
+        else:
+            write_state(run / form, {"format_version": 1, **state})
         refusals += attempt(run, name, (path, value))
         # Where it was made is only told, and what Adam was set to follows from the config.
         read += path[0] != "machine" and path[:2] != ("optimizer", "param_groups")
@@ -329,3 +381,99 @@ def test_json_without_end(runs, tmp_path, name):
             assert done.returncode == (part == "config.json"), done.stderr
             if done.returncode:
                 reason(done.stderr, part)
+
+
+@pytest.mark.parametrize("form", ["zeros", pytest.param("one line", marks=SLOW)])
+@pytest.mark.parametrize("part", [*PARTS, "training.safetensors", "training.pt", "metrics.jsonl"])
+def test_files_without_end(runs, tmp_path, name, part, form):
+    """6 GB, which cost their maker nothing: a file with holes."""
+    run = copy(runs[name], tmp_path)
+    if part == "training.pt":
+        older(run)
+    for path in run.rglob(part):
+        content = path.read_bytes() if form == "one line" else b""
+        path.write_bytes(content.rstrip(b"\n}") + b' "' * (form == "one line"))
+        os.truncate(path, 6 << 30)
+    for command in (["eval", run], ["plot", run, "--out", tmp_path / "curves.png"], resume(run, name)):
+        with bounded():
+            done = call(*command)
+        if done.returncode:
+            assert "memory" not in reason(done.stderr), "refused before memory is asked for"
+    assert not [path for path in run.rglob(".*") if path.name != ".lock"], "what was half written"
+
+
+# Names
+
+
+ODD_NAMES: list[Any] = [b"\xff", b"$\\frac$", b"\x1b[31m"]
+ODD_NAMES += [pytest.param(odd, marks=SLOW) for odd in (b"_", b"a\nb", b"-", b"%s {0}")]
+
+
+@pytest.mark.parametrize("odd", ODD_NAMES)
+def test_odd_names_of_runs(runs, folder, tmp_path, name, odd):
+    """A run in a folder of any name is trained, used and drawn."""
+    place = tmp_path / os.fsdecode(odd)
+    place.mkdir()
+    shutil.copy(folder / FLAGS[name][1], place / "data")
+    run, out = place / f"run{os.fsdecode(odd)}", tmp_path / "out"
+    succeeded("train", name, *FLAGS[name], "--data", place / "data", "--epochs", "0.3", "--out", run)
+    succeeded("train", name, "--resume", run, "--epochs", "0.5")
+    for command in (["eval"], ["score"], ["figure", "--out", out], ["plot", "--out", out / "curves.svg"]):
+        assert "\x1b" not in "".join(succeeded(*command[:1], run, *command[1:]).stdout)
+    lines = FLAGS[name][1] if name == "strokes" else place / "data"
+    for form in ("text", "json", "html"):
+        succeeded("segment", run, folder / lines, "--format", form)
+
+
+# What is printed
+
+ESCAPE = "\x1b]0;obey\x07\x9b31m\u202e"
+
+
+def printed(*arguments: str | Path) -> str:
+    done = call(*arguments)
+    assert "obey" in done.stdout + done.stderr, "it is told, but can be read only"
+    return done.stdout + done.stderr
+
+
+def test_nothing_that_is_printed_is_obeyed(runs, folder, tmp_path, name):
+    """Escape sequences in names of weights, settings, files and machines."""
+    told = []
+    run = copy(runs[name], tmp_path)
+    reseal(run, **{ESCAPE: 1})
+    told.append(printed("eval", run))
+    run = copy(runs[name], tmp_path)
+    for path in run.rglob("model.safetensors"):
+        weights = {ESCAPE if i == 0 else key: value for i, (key, value) in enumerate(load_file(path).items())}
+        save_file(weights, path, {"sha256": checksum_of(weights)})
+    told.append(printed("eval", run))
+    run = copy(runs[name], tmp_path)
+    progress = load_progress(run)
+    write_state(run / "training.safetensors", {"format_version": 1, **progress, "machine": {"torch": ESCAPE}})
+    told.append(printed(*resume(run, name)))
+    data = tmp_path / f"data{ESCAPE}"
+    shutil.copy(folder / FLAGS[name][1], data)
+    run = tmp_path / f"run{ESCAPE}"
+    told += [printed("train", name, *FLAGS[name], "--data", data, "--out", run), printed("eval", run)]
+    told += [printed("score", run), printed("eval", tmp_path / f"nothing{ESCAPE}")]
+    assert not [text for text in told for symbol in "\x1b\x07\x9b\u202e" if symbol in text]
+
+
+class Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_text_that_is_asked_for_is_not_obeyed_by_a_terminal(tmp_path, folder, monkeypatch):
+    """Into a file or a pipe it goes as it is."""
+    (tmp_path / "data").write_text("\x1b]0;obey\x07 and\tso\u200d on\r\n" * 300)
+    succeeded("train", "text", *FLAGS["text"], "--data", tmp_path / "data", "--out", tmp_path / "run")
+    for command in (["generate", "--max-new", "300"], ["segment", str(tmp_path / "data")]):
+        arguments = [command[0], tmp_path / "run", *command[1:]]
+        assert "\x1b" in succeeded(*arguments).stdout
+        with monkeypatch.context() as patch:
+            patch.setattr(io, "TextIOWrapper", Terminal)
+            shown = succeeded(*arguments).stdout
+        assert not {"\x1b", "\x07", "\r"} & set(shown)
+        assert {"\t", "\n", "\u200d"} <= set(shown)
+        assert "\\x1b" in shown

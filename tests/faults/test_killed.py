@@ -92,7 +92,7 @@ def test_a_second_process_is_refused_and_sigterm_writes_a_checkpoint(folder, tmp
 
 def test_a_run_without_its_first_checkpoint_can_be_started_again(runs, folder, tmp_path, name):
     run = copy(runs[name], tmp_path)
-    for path in [run / "training.pt", *(run / "best").iterdir()]:
+    for path in [run / "training.safetensors", *(run / "best").iterdir()]:
         path.unlink()
     (run / "best").rmdir()
     assert "nothing to resume" in refused("train", name, "--resume", run)

@@ -378,7 +378,9 @@ def draw(found: dict[str, dict[str, list[float]]], path: Path) -> None:
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
     figure.axes[0].legend()
-    figure.savefig(path)
+    from hmrnn.cli.common import write_figure
+
+    write_figure(figure, path)
 
 
 def main(setting: Setting, repeats: int, plot: Path | None) -> None:

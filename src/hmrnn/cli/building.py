@@ -11,7 +11,7 @@ from hmrnn.engines.native import build
 def build_native(*, as_json: bool) -> None:
     start = time.perf_counter()
     try:
-        needed = not build.place().exists()
+        needed = not build.can_be_used(build.place())
         path = build.find()
     except build.Unavailable as error:
         raise ValueError(f"the native engine is not available: {error}") from None

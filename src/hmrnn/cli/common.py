@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hmrnn.config import ReadingConfig, UsageError
 from hmrnn.domains import DOMAINS
+from hmrnn.printable import for_stream, printable
 from hmrnn.storage.config_json import kind_of, read_config
 from hmrnn.storage.files import finite, write_atomically
 from hmrnn.storage.pretrained import Pretrained
@@ -27,7 +28,8 @@ FIGURE_ENDINGS = (".pdf", ".svg", ".png")
 def best_or_last(directory: Path, reading: ReadingConfig) -> Path:
     """Where the best or the last model of a run lies; a model that is no run has only one."""
     best = directory / "best"
-    return best if reading.checkpoint == "best" and best.is_dir() else directory
+    found = best.is_dir() or best.is_symlink()  # which is then refused
+    return best if reading.checkpoint == "best" and found else directory
 
 
 def load_model(model: type[Model], directory: Path, reading: ReadingConfig) -> Model:
@@ -77,7 +79,7 @@ def save_figures(figures: Mapping[str, Figure], out: Path, as_file: bool) -> Non
     for name, drawn in figures.items():
         for path in [out] if as_file else [out / f"{name}{ending}" for ending in FIGURE_ENDINGS]:
             write_figure(drawn, path)
-            print(path)
+            print(for_stream(str(path)))
 
 
 def write_figure(drawn: Figure, path: Path) -> None:
@@ -97,7 +99,7 @@ def tell_scores(
 ) -> None:
     """Of `count` symbols or points."""
     if not as_json:
-        print(f"{what}: {count:,} {unit}\n{score_table(scores)}")
+        print(f"{printable(what)}: {count:,} {unit}\n{score_table(scores)}")
         return
     plain = {
         layer: {name: {how: asdict(one) for how, one in rows.items()} for name, rows in conventions.items()}

@@ -17,8 +17,9 @@ from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.page import page
 from hmrnn.domains.text.structure import follow
 from hmrnn.domains.text.written import write_marked
+from hmrnn.storage.files import write_atomically
 from hmrnn.structure.written import Counted
-from hmrnn.training.checkpoint import RESUMABLE, load_run
+from hmrnn.training.checkpoint import load_run, resumable
 from hmrnn.training.run import train_run
 
 SHOWN, PAGE = 400, 5000  # symbols in the terminal, and on the page
@@ -26,10 +27,10 @@ SHOWN, PAGE = 400, 5000  # symbols in the terminal, and on the page
 
 def demo(out: Path, epochs: float, seed: int) -> None:
     """Trains, scores the test part against a 5-gram model, and prints segments. If it was run before, goes on there."""
-    begun = (out / RESUMABLE).exists()
+    begun = resumable(out) is not None
     run = PRESETS["small"]
     if begun:  # goes on as it was begun, by this version or another
-        before = load_run(out).config
+        before = load_run(out, files=False).config
         if not isinstance(before, TextRunConfig):
             raise UsageError(f"{out} is a run on {before.kind}: choose another --out")
         run = replace(run, data=replace(run.data, random_start=before.data.random_start), training=before.training)
@@ -47,7 +48,7 @@ def demo(out: Path, epochs: float, seed: int) -> None:
     start = most_words(test)
     print(f"\nWhere it sees segments end: {legend(model.rnn.num_layers - 1)}.\n")
     print(marked(model, test[start : start + SHOWN]))
-    (out / "page.html").write_text(page(model.segment(test[start : start + PAGE]), "the demo's test text"), "utf-8")
+    write_atomically(out / "page.html", page(model.segment(test[start : start + PAGE]), "the demo's test text"))
     print(
         f"""
 The run is in {out}. Open {out / "page.html"} in a browser to see every step. What to try next:

@@ -16,6 +16,7 @@ from hmrnn.cli import train as training
 from hmrnn.cli.flags import Run, in_flags
 from hmrnn.config import Stopped, UsageError
 from hmrnn.domains import DOMAINS
+from hmrnn.printable import printable
 
 app = SubcommandApp()
 train = SubcommandApp()
@@ -149,7 +150,8 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (ValueError, OSError) as error:
-        print(f"hmrnn: {' '.join(in_flags(error).splitlines())}", file=sys.stderr)  # a name may have line ends
+        # a name may have line ends
+        print(f"hmrnn: {printable(' '.join(in_flags(error).splitlines()))}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):

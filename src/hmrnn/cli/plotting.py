@@ -13,6 +13,7 @@ from hmrnn.cli.common import (
     write_figure,
 )
 from hmrnn.config import UsageError
+from hmrnn.printable import for_stream, printable
 from hmrnn.training.history import History, read_history
 
 
@@ -30,8 +31,8 @@ def plot_runs(directories: Sequence[Path], out: Path, *, as_json: bool) -> None:
         print_json({"out": out, "measure": measure, "runs": [history.summary() for history in histories]})
         return
     for history in histories:
-        print(told(history))
-    print(out)
+        print(printable(told(history)))
+    print(for_stream(str(out)))
 
 
 def told(history: History) -> str:

@@ -13,6 +13,7 @@ import tyro
 from hmrnn.cli.read import bad_usage
 from hmrnn.config import RunConfig, Stopped, UsageError
 from hmrnn.domains import Domain
+from hmrnn.printable import printable
 
 if TYPE_CHECKING:
     from hmrnn.cli.flags import Train
@@ -42,7 +43,7 @@ def settings_of(directory: Path, domain: Domain) -> RunConfig:
     """The settings of a run that is to be resumed."""
     from hmrnn.training.checkpoint import load_run
 
-    run = load_run(directory).config
+    run = load_run(directory, files=False).config
     if run.kind != domain.name:
         raise UsageError(f"that is a run on {run.kind}: hmrnn train {run.kind} --resume goes on with it")
     return run
@@ -80,10 +81,10 @@ def tell(outcome: Outcome, asked: Train) -> None:
         world = outcome.processes.world
         hmrnn = "hmrnn" if world == 1 else f"torchrun --nproc-per-node {world} -m hmrnn"
         on = f"{hmrnn} train {asked.run.kind} --resume {directory}"
-        print(f"{outcome.ended} after update {outcome.update}; go on with: {on}")
+        print(printable(f"{outcome.ended} after update {outcome.update}; go on with: {on}"))
     else:
         print(
             f"{outcome.ended}: {outcome.update} updates, {outcome.epoch:.2f} epochs, {outcome.minutes:.1f} min; "
             f"best validation {outcome.best:.4f} {measure.text}; {outcome.skipped} updates not applied\n"
-            f"next: hmrnn eval {directory}"
+            f"next: hmrnn eval {printable(directory)}"
         )

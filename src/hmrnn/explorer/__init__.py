@@ -19,7 +19,7 @@ def serve(
         from hmrnn.explorer.server import create_app, server_of
     except ImportError:
         raise ValueError(
-            "the explorer needs the packages fastapi, uvicorn and websockets: pip install 'hmrnn[explore]'"
+            "the explorer needs the packages starlette, uvicorn and websockets: pip install 'hmrnn[explore]'"
         ) from None
     from hmrnn.explorer.loading import load
     from hmrnn.explorer.reading import Memory

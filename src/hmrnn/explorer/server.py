@@ -13,9 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Response, WebSocket, WebSocketDisconnect
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hmrnn.domains import DOMAINS
+from hmrnn.explorer.connections import MOST_WAITING, Connection
 from hmrnn.explorer.guard import Guard
 from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.requests import MOST_SYMBOLS, Refused, Request
@@ -137,22 +143,16 @@ class Conversation:
             await self.socket.send_text(json.dumps(answer, separators=(",", ":")))
 
 
-def create_app(runs: Sequence[Run[Any]], memory: Memory) -> FastAPI:
+def create_app(runs: Sequence[Run[Any]], memory: Memory) -> Starlette:
     explorer = Explorer(runs, memory)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         forgetting = asyncio.create_task(explorer.forget())
         yield
         forgetting.cancel()
         explorer.worker.shutdown(cancel_futures=True)
 
-    app = FastAPI(lifespan=lifespan, openapi_url=None)  # no docs: they would load scripts from elsewhere
-    app.add_middleware(Guard)
-    for path, content, kind in page_files():
-        app.get(f"/{path}")(always(content, kind))
-
-    @app.websocket("/socket")
     async def socket(socket: WebSocket) -> None:
         if explorer.users >= MOST_USERS:
             await socket.close(1013, "too many users")
@@ -163,16 +163,19 @@ def create_app(runs: Sequence[Run[Any]], memory: Memory) -> FastAPI:
         finally:
             explorer.users -= 1
 
-    return app
+    page = [Route(f"/{path}", always(content, kind)) for path, content, kind in page_files()]
+    routes = [*page, WebSocketRoute("/socket", socket)]
+    return Starlette(routes=routes, middleware=[Middleware(Guard)], lifespan=lifespan)
 
 
-def server_of(app: FastAPI) -> uvicorn.Server:
+def server_of(app: Starlette) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
+        http=Connection,
         ws="websockets-sansio",
         ws_max_size=LONGEST_MESSAGE,
         ws_per_message_deflate=False,  # there is no network to spare
-        limit_concurrency=2 * MOST_USERS,
+        limit_concurrency=2 * (MOST_USERS + MOST_WAITING),
         proxy_headers=False,  # nobody stands between
         server_header=False,
         log_level="warning",
@@ -181,8 +184,8 @@ def server_of(app: FastAPI) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def always(content: bytes, kind: str) -> Callable[[], Response]:
-    return lambda: Response(content, media_type=kind)
+def always(content: bytes, kind: str) -> Callable[[HTTPRequest], Response]:
+    return lambda request: Response(content, media_type=kind)
 
 
 def page_files() -> Iterator[tuple[str, bytes, str]]:

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hmrnn.config import ModelConfig
+from hmrnn.show.names import LONGEST, printed, take_literally
 from hmrnn.show.style import LINES, TEXT_WIDTH, WITH_BLACK
 from hmrnn.training.history import History, Losses, Numbers
 
@@ -24,7 +25,6 @@ SMOOTHED = 30  # a mean is taken over one in so many of a run's updates,
 FEWEST = 20  # but over so many at least, if that is no more than a fifth of them
 MARKS = 20  # validations of a run that are marked, about
 START = 0.05  # share of the updates whose losses may be too large for the picture
-LONGEST = 60  # characters of a name in the legend
 GREY = "#555555"
 TRAINING: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.5, "zorder": 2}
 VALIDATION: dict[str, Any] = {"linewidth": 1.4, "markersize": 5, "markeredgecolor": "white", "markeredgewidth": 0.5}
@@ -93,12 +93,6 @@ def labels(histories: Sequence[History]) -> list[str]:
     count = Counter(names)
     shown = [name if count[name] == 1 else str(h.directory) for name, h in zip(names, histories, strict=True)]
     return [f"{printed(name)} ({shape(h.config.model)})" for name, h in zip(shown, histories, strict=True)]
-
-
-def printed(name: str) -> str:
-    """A name that may be long, or hold what no font has."""
-    name = "".join(symbol if symbol.isprintable() else "·" for symbol in name)
-    return name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}…{name[-LONGEST // 2 + 1 :]}"
 
 
 def shape(model: ModelConfig) -> str:
@@ -175,5 +169,4 @@ def add_legends(figure: Figure, curves: Sequence[Curve], columns: int) -> None:
     names = [curve.label for curve in curves]
     look["handlelength"] = 3.5  # room for dashes
     legend = figure.legend(handles, names, loc="outside lower center", ncols=columns, **look)
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # a folder's name may hold a dollar
+    take_literally(legend)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +17,7 @@ from hmrnn.config import (
     RunConfig,
 )
 from hmrnn.domains import DOMAINS
-from hmrnn.storage.files import check_regular, check_seal
+from hmrnn.storage.files import MOST_JSON, check_seal, read_bytes, read_json
 
 Config = TypeVar("Config")
 
@@ -80,6 +79,7 @@ def _contradictions(asked: Any, run: Any, prefix: str) -> list[str]:
 
 
 FORMAT_VERSION = 1
+MOST_CONFIG = 1 << 20  # bytes of config.json
 
 FILES = ("symbols.json",)  # what may belong to a model besides config and weights
 
@@ -89,12 +89,12 @@ NOTES = ("data", "training", "fingerprint", "data_dir")  # what a training run a
 def read_config(directory: Path, *, files: bool = True) -> tuple[ModelConfig, dict[str, Any]]:
     """The model's config, and the notes beside it. Without `files`, those that belong to it need not be there."""
     path = directory / "config.json"
-    if not path.is_file():
-        raise ValueError(f"{directory}: there is no config.json here: this is not a run")
     try:
-        content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is not the config of a model: {error}") from None
+        content = read_json(path, MOST_CONFIG)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"{directory}: there is no config.json here: this is not a run") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: this is not the config of a model")
     if content.get("format_version") != FORMAT_VERSION:
         raise ValueError(
             f"{path}: format_version {content.get('format_version')!r} is not {FORMAT_VERSION}, the one that this "
@@ -108,8 +108,7 @@ def read_config(directory: Path, *, files: bool = True) -> tuple[ModelConfig, di
     for name in known if files and isinstance(known, dict) else ():
         if name not in FILES:
             raise ValueError(f"{path}: {name!r} is no file of a model; known are {', '.join(FILES)}")
-        check_regular(directory / name)
-        if sha256((directory / name).read_bytes()).hexdigest() != known[name]:
+        if sha256(read_bytes(directory / name, MOST_JSON)).hexdigest() != known[name]:
             raise ValueError(f"{directory / name}: damaged: its checksum does not fit that of {path}")
     notes = {name: content.pop(name) for name in NOTES if name in content}
     return from_json(DOMAINS[kind].model_config, content, str(path)), notes

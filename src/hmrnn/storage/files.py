@@ -1,45 +1,172 @@
-"""Files that are either whole or not there, and where those are kept that can be made again."""
+"""Files that are either whole or not there, in folders that may come from a stranger."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any
 
-Kept = TypeVar("Kept")
+PARTS = ("best", "tensorboard")  # folders that belong to a run
+BY_DESCRIPTOR = os.open in os.supports_dir_fd  # not on Windows
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+NO_WAITING = getattr(os, "O_NONBLOCK", 0)  # for the other end of a pipe
+BINARY = getattr(os, "O_BINARY", 0)
+MOST_JSON = 1 << 25  # bytes: more than a table of all symbols has
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
-    """Writes beside the file, flushes to disk and renames: a reader, or a crash, sees the old file or the new one."""
-    if isinstance(content, str):
-        content = content.encode()
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with named(path), os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~current_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+# A run may come from a stranger, and nothing in it may lead out of it. So its files are opened relative to the
+# descriptor of their folder, and no link is followed. The folder itself, which the user names, may be a link, but not
+# the folders in it.
 
 
 @contextmanager
-def named(path: Path) -> Iterator[None]:
-    """An error in here that names no file, such as that of a full disk, names this one."""
+def _opened(folder: Path) -> Iterator[int | None]:
+    """The descriptor of a folder, where the system can name files by it."""
+    if not BY_DESCRIPTOR:
+        if folder.name in PARTS and folder.is_symlink():
+            raise link_refused(folder)
+        yield None
+        return
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | (NO_LINK if folder.name in PARTS else 0))
+    except NotADirectoryError:
+        raise link_refused(folder) from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _named_in_full(path: Path, *names: str) -> Iterator[None]:
+    """An error in here that names no file, such as that of a full disk, or one of these relative names, names this."""
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or str(path)
+        if error.errno == errno.ELOOP and error.filename in names:
+            raise link_refused(path) from None
+        if error.errno is not None and error.filename in (None, *names):
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
+
+
+def link_refused(path: Path) -> Exception:
+    if path.is_symlink():
+        return ValueError(f"{path}: this is a link, and nothing in a run may be one")
+    return NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+
+def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
+    """The descriptor of a file that no link leads to. What is no file is refused: a pipe would never answer, a device
+    never end."""
+    with _opened(path.parent) as folder, _named_in_full(path, path.name):
+        name = path.name if folder is not None else str(path)
+        if folder is None and path.is_symlink():
+            raise link_refused(path)
+        opened = os.open(name, flags | NO_LINK | NO_WAITING | BINARY, 0o666, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise ValueError(f"{path}: not a regular file")
+    return opened
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """All of a file, unless it is larger than it can be: a file with holes costs its maker nothing."""
+    with named(path), os.fdopen(open_file(path), "rb") as file:
+        return file.read(check_size(path, file.fileno(), most))
+
+
+def check_size(path: Path, opened: int, most: int) -> int:
+    """Bytes of an open file. Too many are refused."""
+    size = os.fstat(opened).st_size
+    if size > most:
+        raise ValueError(f"{path}: too large: it has {size:,} bytes, and can have {most:,} at most")
+    return size
+
+
+def read_json(path: Path, most: int = MOST_JSON) -> Any:
+    try:
+        return json.loads(read_bytes(path, most).decode())
+    except RecursionError:
+        raise ValueError(f"{path}: this is not the JSON that it should be: it is nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: this is not JSON: {error}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: this is not JSON: {error}") from None
+
+
+def lines_of(path: Path, longest: int, most: int = 1 << 30) -> Iterator[bytes]:
+    """A file line by line, each with its end. One that is too long comes in pieces."""
+    with named(path), os.fdopen(open_file(path), "rb") as file:
+        check_size(path, file.fileno(), most)
+        yield from iter(lambda: file.readline(longest), b"")
+
+
+def appending(path: Path) -> IO[str]:
+    """A file to write on, made if there is none."""
+    opened = os.fdopen(open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a", encoding="utf-8")
+    if os.fstat(opened.fileno()).st_nlink > 1:
+        opened.close()
+        raise ValueError(f"{path}: another name leads to this file, and what it holds would change, too")
+    return opened
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that is written beside itself, flushed to disk and renamed: a reader, or a crash, sees the old file or the
+    new one."""
+    beside = f".{path.name}.{secrets.token_hex(4)}"
+    with _opened(path.parent) as folder, _named_in_full(path, path.name, beside):
+        name, temporary = (path.name, beside) if folder is not None else (str(path), str(path.parent / beside))
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK | BINARY, 0o666, dir_fd=folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Writes a file that is whole or as it was before."""
+    with writing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def remove(path: Path) -> None:
+    """Removes a file if it is there; of a link, itself."""
+    with suppress(FileNotFoundError), _opened(path.parent) as folder, _named_in_full(path, path.name):
+        os.unlink(path.name if folder is not None else path, dir_fd=folder)
+
+
+def names_in(folder: Path) -> list[str]:
+    """What lies in a folder; nothing if there is none."""
+    with suppress(FileNotFoundError), _opened(folder) as opened:
+        return os.listdir(folder if opened is None else opened)
+    return []
+
+
+def make_folder(folder: Path) -> None:
+    """One of a run. No link is taken for it."""
+    with suppress(FileExistsError):
+        folder.mkdir(parents=True)
+    names_in(folder)
+
+
+def named(path: Path) -> AbstractContextManager[None]:
+    """An error in here that names no file, such as that of a full disk, names this one."""
+    return _named_in_full(path)
 
 
 def check_regular(path: Path) -> None:
@@ -48,20 +175,6 @@ def check_regular(path: Path) -> None:
         raise FileNotFoundError(f"{path}: there is no such file")
     if not path.is_file():
         raise ValueError(f"{path}: not a regular file")
-
-
-def current_umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
-
-
-def cache_directory(kind: str) -> Path:
-    """Where `kind` is kept: below HMRNN_CACHE, by default ~/.cache/hmrnn."""
-    try:
-        return Path(os.environ.get("HMRNN_CACHE") or Path.home() / ".cache" / "hmrnn") / kind
-    except RuntimeError:  # a user without a home
-        raise OSError("there is no home directory to keep it in; set HMRNN_CACHE") from None
 
 
 def sha256_of(path: Path, *before: str) -> str:
@@ -83,28 +196,6 @@ def check_seal(content: dict[str, Any], path: Path) -> None:
     found = content.pop("checksum", None)
     if found is not None and sealed(content)["checksum"] != found:
         raise ValueError(f"{path}: damaged, or changed by hand: its checksum does not fit")
-
-
-def made_once(folder: Path, read: Callable[[Path], Kept | None], make: Callable[[Path], None]) -> Kept:
-    """What `read` finds in a folder of the cache. If that is nothing, `make` fills the folder first.
-
-    Made beside itself and renamed: other processes see all of it or nothing.
-    """
-    found = read(folder)
-    if found is not None:
-        return found
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent))
-    try:
-        make(scratch)
-        found = read(scratch)  # mapped here: what is mapped stays, whatever becomes of the name
-        assert found is not None
-        shutil.rmtree(folder, ignore_errors=True)  # a damaged one
-        with suppress(OSError):  # another process made the same meanwhile
-            scratch.rename(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return found
 
 
 def finite(value: Any) -> Any:

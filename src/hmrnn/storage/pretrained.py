@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from hmrnn.config import ModelConfig, Precision
 from hmrnn.recurrent import Recurrent
 from hmrnn.sequence import Piecewise
 from hmrnn.storage.config_json import FORMAT_VERSION, kind_of, read_config
-from hmrnn.storage.files import check_regular, sealed, write_atomically
+from hmrnn.storage.files import make_folder, sealed, write_atomically
 from hmrnn.storage.shipped import located
+from hmrnn.storage.tensors import read_tensors, write_tensors
 
 DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
@@ -55,7 +54,7 @@ class Pretrained(nn.Module, ABC):
     def save_pretrained(self, directory: str | Path, **notes: Any) -> None:
         """Writes config.json, model.safetensors and the model's other files. `notes` go into config.json, too."""
         directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
         config = {
             "format_version": FORMAT_VERSION,
             "kind": self.kind,
@@ -63,8 +62,7 @@ class Pretrained(nn.Module, ABC):
             **notes,
             "files": {name: sha256(content.encode()).hexdigest() for name, content in self.files().items()},
         }
-        weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        write_atomically(directory / "model.safetensors", save(weights, {"sha256": checksum_of(weights)}))
+        write_tensors(directory / "model.safetensors", self.state_dict())
         for name, content in self.files().items():
             write_atomically(directory / name, content)
         write_atomically(directory / "config.json", json.dumps(sealed(config), indent=2) + "\n")
@@ -90,7 +88,7 @@ class Pretrained(nn.Module, ABC):
         with torch.device("meta"):
             model = cls.without_weights(directory, config, engine)
         path = directory / "model.safetensors"
-        weights = read_weights(path)
+        weights, _ = read_tensors(path, size_of(model))
         try:
             check_weights(weights, model)
         except ValueError as error:
@@ -99,19 +97,9 @@ class Pretrained(nn.Module, ABC):
         return model.eval()
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    check_regular(path)
-    try:
-        with safe_open(path, "pt") as file:
-            expected = (file.metadata() or {}).get("sha256")
-            # Copied out of the file's pages: tensors at odd addresses take other paths through the matrix library, and
-            # give other last bits, than those that were saved.
-            weights = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path}: damaged, or not a file of weights: {error}") from None
-    if expected is not None and checksum_of(weights) != expected:  # other tools write none
-        raise ValueError(f"{path}: damaged: its checksum does not fit")
-    return weights
+def size_of(model: nn.Module) -> int:
+    """Bytes that its weights have at most, in whatever type."""
+    return sum(8 * tensor.numel() for tensor in model.state_dict().values())
 
 
 def check_weights(weights: Mapping[str, Tensor], model: nn.Module) -> None:
@@ -127,11 +115,3 @@ def check_weights(weights: Mapping[str, Tensor], model: nn.Module) -> None:
             raise ValueError(f"{name} has the shape {tuple(weights[name].shape)}, not {shapes[name]}")
         if not weights[name].isfinite().all():
             raise ValueError(f"{name} holds numbers that are not finite")
-
-
-def checksum_of(tensors: Mapping[str, Tensor]) -> str:
-    digest = sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import math
 import os
-import pickletools
-import zipfile
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -17,23 +15,18 @@ from typing import Any
 
 import torch
 
-from hmrnn.config import (
-    DataConfig,
-    ModelConfig,
-    RunConfig,
-    SettingError,
-    TrainingConfig,
-)
+from hmrnn.config import DataConfig, ModelConfig, RunConfig, SettingError, TrainingConfig
 from hmrnn.domains import DOMAINS
 from hmrnn.storage.config_json import from_json, kind_of, read_config
-from hmrnn.storage.files import check_regular, write_atomically
-from hmrnn.storage.pretrained import Pretrained, checksum_of
+from hmrnn.storage.files import lines_of, make_folder, names_in, open_file, remove, writing
+from hmrnn.storage.pretrained import Pretrained
+from hmrnn.storage.tensors import read_tensors, write_tensors
+from hmrnn.training.older import read_training_pt
 
 FORMAT_VERSION = 1
-RESUMABLE = "training.pt"
-# What a checkpoint is made of besides numbers, texts, lists and dictionaries.
-MADE_OF = {"collections OrderedDict", "torch._utils _rebuild_tensor_v2"}
-MADE_OF |= {f"torch {kind}Storage" for kind in ("Half", "BFloat16", "Float", "Double", "Byte", "Int", "Long", "Bool")}
+STATE = "training.safetensors"
+OLDER_STATE = "training.pt"
+LONGEST_LINE = 1 << 16  # bytes of a record in metrics.jsonl
 
 
 @contextmanager
@@ -41,10 +34,8 @@ def locked(directory: Path) -> Iterator[None]:
     """No other process trains into this directory meanwhile. The lock ends with the process, however that ends."""
     import fcntl  # not on every system that can import this file
 
-    directory.mkdir(parents=True, exist_ok=True)
-    # A run may come from a stranger: no link is followed, no pipe waited for, nothing cut off.
-    handle = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    with os.fdopen(handle, "r+b", buffering=0) as file:
+    make_folder(directory)
+    with os.fdopen(open_file(directory / ".lock", os.O_RDWR | os.O_CREAT), "r+b", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -70,24 +61,33 @@ def check_new(directory: Path, data: DataConfig) -> None:
             new=directory,
             data=data.data,
         )
-    if (directory / RESUMABLE).exists():
+    config, trained = os.path.lexists(directory / "config.json"), has_content(directory / "metrics.jsonl")
+    if resumable(directory) is not None and (config or trained):
         raise SettingError(
             "{new} holds a run: {0} {new} goes on with it, or choose another {1}",
             "resume",
             "directory",
             new=directory,
         )
-    # A run that was killed before its first checkpoint was whole may start again: it has left a config at most.
-    if (directory / "best").exists() or ((directory / "config.json").exists() and not read_config(directory)[1]):
+    # A run that was killed before its first checkpoint was whole may start again: of that, it has left a part.
+    if os.path.lexists(directory / "best") or (config and not read_config(directory, files=False)[1]):
         raise SettingError("{new} holds a model already: choose another {0}", "directory", new=directory)
+
+
+def has_content(path: Path) -> bool:
+    return os.path.lexists(path) and path.lstat().st_size > 0
+
+
+def resumable(directory: Path) -> Path | None:
+    """The file from which a run goes on."""
+    return next((directory / name for name in (STATE, OLDER_STATE) if os.path.lexists(directory / name)), None)
 
 
 def save_run(directory: Path, model: Pretrained, run: SavedRun, progress: dict[str, Any]) -> None:
     """Writes a checkpoint. What is resumed from is one file, written last: it is there, whole, or the one before is."""
     save_model(directory, model, run)
-    buffer = io.BytesIO()
-    torch.save({"format_version": FORMAT_VERSION, **progress, "sha256": checksum_of_all(progress)}, buffer)
-    write_atomically(directory / RESUMABLE, buffer.getvalue())
+    write_state(directory / STATE, {"format_version": FORMAT_VERSION, **progress})
+    remove(directory / OLDER_STATE)
 
 
 def save_model(directory: Path, model: Pretrained, run: SavedRun) -> None:
@@ -122,74 +122,51 @@ def before_guidance(training: Any) -> Any:
     return training
 
 
-def load_progress(directory: Path) -> dict[str, Any]:
-    """What `save_run` was given. Nothing in the file is executed."""
-    path = directory / RESUMABLE
-    if not path.exists():
-        raise ValueError(f"{directory}: there is no {RESUMABLE}, so there is nothing to resume")
-    check_regular(path)
-    try:
-        check_archive(path)
-        progress: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        expected = progress.pop("sha256", None)
-        found = checksum_of_all({k: v for k, v in progress.items() if k != "format_version"}, path.stat().st_size)
-    except Exception as error:  # a flipped bit makes torch raise nearly anything
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{path}: damaged, or not written by hmrnn: {reason}") from None
+def check_resumable(directory: Path) -> Path:
+    path = resumable(directory)
+    if path is None:
+        raise ValueError(f"{directory}: there is no {STATE}, so there is nothing to resume")
+    return path
+
+
+def load_progress(directory: Path, most: int = sys.maxsize) -> dict[str, Any]:
+    """What `save_run` was given, of at most so many bytes of tensors. Nothing in the file is executed."""
+    path = check_resumable(directory)
+    progress = read_training_pt(path, most) if path.name == OLDER_STATE else read_state(path, most)
     if progress.pop("format_version", None) != FORMAT_VERSION:
         raise ValueError(f"{path}: not a checkpoint of format_version {FORMAT_VERSION}")
-    if expected is not None and found != expected:
-        raise ValueError(f"{path}: damaged: its checksum does not fit")
     parts = [progress.get(name) for name in ("machine", "model", "optimizer")]
-    if not isinstance(progress.get("update"), int) or not all(isinstance(part, dict) for part in parts):
+    if type(progress.get("update")) is not int or not all(isinstance(part, dict) for part in parts):
         raise ValueError(f"{path}: damaged: it does not say how far it is, and where it was made")
     return progress
 
 
-def check_archive(path: Path) -> None:
-    """Refuses what torch.load would open though it costs more memory than the file's size. Code it never executes."""
-    with zipfile.ZipFile(path) as archive:
-        entries = archive.infolist()
-        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise ValueError("it is packed")
-        if sum(entry.file_size for entry in entries) > path.stat().st_size:
-            raise ValueError("its parts are larger than the whole")
-        for entry in entries:
-            if not entry.filename.endswith(".pkl"):
-                continue
-            for operation, argument, _ in pickletools.genops(archive.read(entry)):
-                if operation.name == "GLOBAL" and argument not in MADE_OF:
-                    raise ValueError(f"it names {argument}, which no checkpoint is made of")
+def write_state(path: Path, state: dict[str, Any]) -> None:
+    """Numbers, texts and tensors in dictionaries and lists, in one file: what is no tensor is kept as JSON, in which
+    {"tensor": NAME} stands for each that is."""
+    tensors: dict[str, torch.Tensor] = {}
+    write_tensors(path, tensors, json.dumps(without_tensors(state, "", tensors)))
 
 
-def checksum_of_all(content: Any, most: float = math.inf) -> str:
-    """Of tensors, numbers and texts in dictionaries and lists. torch.load itself does not notice a flipped bit.
+def without_tensors(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """What is left of a state once its tensors are taken out."""
+    if isinstance(value, torch.Tensor):
+        tensors[name] = value
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {key: without_tensors(own, f"{name}/{key}".lstrip("/"), tensors) for key, own in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_tensors(own, f"{name}/{i}", tensors) for i, own in enumerate(value)]
+    return value
 
-    What unfolds to more than `most` bytes is refused: one number expanded to many, or lists that hold each other.
-    """
-    digest = hashlib.sha256()
-    left = most
 
-    def add(value: Any) -> None:
-        nonlocal left
-        left -= value.nbytes if isinstance(value, torch.Tensor) else 1
-        if left < 0:
-            raise ValueError("it unfolds to more than its size")
-        if isinstance(value, torch.Tensor):
-            digest.update(checksum_of({"": value}).encode())
-        elif isinstance(value, dict):
-            for name, own in value.items():
-                digest.update(repr(name).encode())
-                add(own)
-        elif isinstance(value, (list, tuple)):
-            digest.update(str(len(value)).encode())
-            for own in value:
-                add(own)
-        else:
-            digest.update(repr(value).encode())
-
-    add(content)
-    return digest.hexdigest()
+def read_state(path: Path, most: int) -> dict[str, Any]:
+    tensors, text = read_tensors(path, most)
+    try:
+        state = json.loads(text, object_hook=lambda own: tensors[own["tensor"]] if own.keys() == {"tensor"} else own)
+        return dict(state)
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path}: damaged, or not written by hmrnn: {error!r}") from None
 
 
 def check_alike(found: Any, wanted: Any, name: str) -> None:
@@ -212,23 +189,21 @@ def check_alike(found: Any, wanted: Any, name: str) -> None:
 def remove_leftovers(directory: Path) -> None:
     """Files that a killed process was just writing."""
     for folder in (directory, directory / "best"):
-        for path in folder.glob(".*.*"):
-            if path.name.split(".")[1] in ("training", "model", "config", "symbols", "metrics"):
-                path.unlink(missing_ok=True)
+        for name in names_in(folder):
+            if re.match(r"\.(training|model|config|symbols|metrics)\.", name):
+                remove(folder / name)
 
 
 def forget_after(path: Path, update: int) -> None:
     """Drops what metrics.jsonl says of updates after this one: they will be made again."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return
-    check_regular(path)
-    kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue  # a line that a killed process was just writing, or that was damaged
-        done = record.get("update") if isinstance(record, dict) else None
-        if isinstance(done, int) and done <= update:
-            kept.append(line + "\n")
-    write_atomically(path, "".join(kept))
+    with writing(path) as kept:
+        for line in lines_of(path, LONGEST_LINE):
+            try:
+                record = json.loads(line.decode())
+            except (ValueError, RecursionError):
+                continue  # a line that a killed process was just writing, or that was damaged
+            done = record.get("update") if isinstance(record, dict) else None
+            if isinstance(done, int) and done <= update:
+                kept.write(line.rstrip(b"\n") + b"\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ import numpy.typing as npt
 
 from hmrnn.config import Measure, RunConfig
 from hmrnn.domains import DOMAINS
-from hmrnn.training.checkpoint import load_run
+from hmrnn.storage.files import lines_of
+from hmrnn.training.checkpoint import LONGEST_LINE, load_run
 
 LARGEST = 1e15  # number that is drawn
 Numbers = npt.NDArray[np.float64]
@@ -85,17 +87,15 @@ def read_history(directory: Path) -> History:
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
     """The records of a run."""
     path = directory / "metrics.jsonl"
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise ValueError(f"{directory}: there is no metrics.jsonl here: this is not a training run")
-    lines = path.read_bytes().splitlines(keepends=True)
     records = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines_of(path, LONGEST_LINE), 1):
         try:
-            record = json.loads(line.decode())
-            records.append({**record})
+            records.append({**json.loads(line.decode())})
         except (ValueError, TypeError, RecursionError):
-            if number == len(lines) and not line.endswith(b"\n"):
-                break  # one that a process is just writing, or was when it was killed
+            if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
+                break  # the last one, which a process is just writing, or was when it was killed
             raise ValueError(f"{path}: line {number} is not a record") from None
     return records
 
@@ -121,6 +121,12 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) <= LARGEST else math.nan
+
+
+def can_be_drawn(value: Any) -> bool:
+    """Whether it is a number, and finite."""
+    found = number(value)
+    return found is not None and math.isfinite(found)
 
 
 def processes(config: RunConfig, records: Sequence[Mapping[str, Any]]) -> int:

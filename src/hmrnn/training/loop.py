@@ -215,7 +215,7 @@ class Training:
             "minutes": self.minutes,
             "best": self.best,
             "model": self.task.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": {str(i): kept for i, kept in self.optimizer.state_dict()["state"].items()},
             "average": None if self.average is None else self.average.state_dict(),
             "rate": self.rate.state_dict(),
             "watch": self.watch.state_dict(),
@@ -235,7 +235,8 @@ class Training:
         self.update, self.minutes, self.best = state["update"], state["minutes"], state["best"]
         self.skipped, self.skipped_in_a_row = state["skipped"], state["skipped_in_a_row"]
         self.task.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state["optimizer"]["state"]})
+        kept = {int(i): own for i, own in state["optimizer"].items()}
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": kept})
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         self.rate.load_state_dict(state["rate"])
@@ -255,8 +256,8 @@ class Training:
         if self.average is not None:
             check_alike(state["average"], own["average"], "average")
         step = torch.zeros((), dtype=torch.float32)  # as a fused Adam counts
-        moments = {i: {"step": step, "exp_avg": p, "exp_avg_sq": p} for i, p in enumerate(self.parameters)}
-        for i, kept in state["optimizer"]["state"].items():
+        moments = {str(i): {"step": step, "exp_avg": p, "exp_avg_sq": p} for i, p in enumerate(self.parameters)}
+        for i, kept in state["optimizer"].items():
             check_alike(kept, moments[i], f"optimizer: {i}")
         if state["recurrent"] is not None:
             start = self.task.model.rnn.initial_state(self.task.rows * self.processes.world)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from tqdm import tqdm
 
-from hmrnn.config import SettingError
-from hmrnn.storage.files import finite, named
+from hmrnn.printable import printable
+from hmrnn.storage.files import appending, finite, named
+from hmrnn.training.board import Board
 
 RARE, OFTEN = 0.005, 0.995
 LONG = 200  # updates
@@ -58,9 +60,17 @@ class Reporter:
     def __init__(self, directory: Path, active: bool, tensorboard: bool, update: int, done: float) -> None:
         """`update` and `done` tell where the run starts from: how many updates, and which share of all."""
         self.active = active
-        self.board = board(directory / "tensorboard", update) if tensorboard and active else None
+        self.board: Board | None = None
+        self.metrics: IO[str] | None = None
         self.path = directory / "metrics.jsonl"
-        self.metrics = self.path.open("a", encoding="utf-8") if active else None
+        with ExitStack() as opened:
+            if active:
+                self.metrics = appending(self.path)
+                opened.callback(self._close_metrics)
+            if active and tensorboard:
+                self.board = Board(directory / "tensorboard", update)
+                opened.callback(self.board.close)
+            self.opened = opened.pop_all()
         self.done = min(done, 1.0)
         self.bar: tqdm[Any] = tqdm(
             total=1.0,
@@ -76,16 +86,17 @@ class Reporter:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.bar.close()
-        if self.metrics is not None:
-            with named(self.path):  # a full disk refuses once more what could not be written before
-                self.metrics.close()
-        if self.board is not None:
-            self.board.close()
+        self.opened.close()
+
+    def _close_metrics(self) -> None:
+        assert self.metrics is not None
+        with named(self.path):  # a full disk refuses once more what could not be written before
+            self.metrics.close()
 
     def say(self, line: str) -> None:
         """A line for the user."""
         if self.active:
-            tqdm.write(line, file=sys.stderr)
+            tqdm.write(printable(line, kept="\n"), file=sys.stderr)
 
     def progress(self, done: float, text: str) -> None:
         """`done` is the share of the run that is behind us."""
@@ -101,17 +112,4 @@ class Reporter:
             self.metrics.write(json.dumps(finite(values)) + "\n")
             self.metrics.flush()
         if self.board is not None:
-            update = values["update"]
-            for name, value in values.items():
-                for i, number in enumerate(value if isinstance(value, list) else [value]):
-                    self.board.add_scalar(f"{name}/{i + 1}" if isinstance(value, list) else name, number, update)
-
-
-def board(directory: Path, update: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise SettingError(
-            "{0} needs the package tensorboard: pip install 'hmrnn[tensorboard]'", "tensorboard"
-        ) from None
-    return SummaryWriter(str(directory), purge_step=update + 1)  # what was shown after that will come again
+            self.board.show(**values)

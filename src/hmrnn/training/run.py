@@ -18,20 +18,23 @@ from hmrnn.config import (
 from hmrnn.domains import DOMAINS, Data
 from hmrnn.engines import native
 from hmrnn.storage.config_json import contradictions
-from hmrnn.storage.pretrained import check_weights
+from hmrnn.storage.pretrained import check_weights, size_of
 from hmrnn.training.checkpoint import (
-    RESUMABLE,
     SavedRun,
     check_new,
+    check_resumable,
     forget_after,
     load_progress,
     load_run,
     locked,
     remove_leftovers,
+    resumable,
 )
 from hmrnn.training.distributed import Processes, joined
 from hmrnn.training.loop import STOPPED, Training, train
 from hmrnn.training.metrics import Reporter
+
+MOST_ROWS = 2**16  # of a batch, as far as the size of a checkpoint goes
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,8 @@ def reopen(
     run: RunConfig, directory: Path, data_dir: Path | None, processes: Processes
 ) -> tuple[Data, SavedRun, dict[str, Any]]:
     """What is there to go on with."""
-    progress = load_progress(directory)
-    saved = load_run(directory)
+    check_resumable(directory)
+    saved = load_run(directory, files=False)  # symbols are those of the data
     if type(run) is not type(saved.config):
         raise UsageError(f"{directory} is a run on {saved.config.kind}")
     run = settled(run, saved.config.model.precision)
@@ -106,21 +109,26 @@ def reopen(
     data = DOMAINS[run.kind].load(run, saved.data_dir)
     if saved.fingerprint != data.fingerprint:
         raise ValueError(f"{run.data.data}: this is not what {directory} was trained on: it has changed")
-    check_sizes(run, data, progress, directory)
+    progress = load_fitting(run, data, directory, processes)
     if processes.first:
         remove_leftovers(directory)
         forget_after(directory / "metrics.jsonl", progress["update"])
     return data, replace(saved, config=run), progress
 
 
-def check_sizes(run: RunConfig, data: Data, progress: dict[str, Any], directory: Path) -> None:
-    """Refuses settings that ask for another model than the checkpoint's, before they cost memory."""
+def load_fitting(run: RunConfig, data: Data, directory: Path, processes: Processes) -> dict[str, Any]:
+    """The checkpoint, unless the settings ask for another model than its own: they must cost no memory before."""
     with torch.device("meta"):
         model = DOMAINS[run.kind].build(run, data, "auto")
+    rows = min(run.training.batch_size, MOST_ROWS) * processes.world
+    units = sum(map(sum, ((1, *run.model.hidden_sizes), run.model.hidden_sizes)))
+    # Of the weights: themselves, two moments and their average.
+    progress = load_progress(directory, 4 * size_of(model) + 8 * rows * units + (1 << 20) * processes.world)
     try:
         check_weights(progress["model"], model)
     except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{directory / RESUMABLE} does not fit {directory / 'config.json'}: {error}") from None
+        raise ValueError(f"{resumable(directory)} does not fit {directory / 'config.json'}: {error}") from None
+    return progress
 
 
 def settled(run: RunConfig, precision: Precision) -> RunConfig:

@@ -25,6 +25,7 @@ from hmrnn.cli.common import (
     print_json,
     save_figures,
     tell_scores,
+    write_figure,
 )
 from hmrnn.cli.flags import Split
 from hmrnn.config import UsageError
@@ -50,6 +51,7 @@ from hmrnn.domains.strokes.generation import generate_points
 from hmrnn.domains.strokes.model import StrokeModel
 from hmrnn.domains.strokes.structure import StrokeSegmentation
 from hmrnn.domains.text.evaluation import show_bar
+from hmrnn.printable import printable
 from hmrnn.storage.config_json import read_config
 from hmrnn.storage.files import finite, write_atomically
 from hmrnn.structure.scores import from_lines, scores_of
@@ -92,7 +94,7 @@ def lines_to_evaluate(directory: Path, data: str | None, split: Split | None, da
         return Chosen(config, "all", np.array(every), [own_lines.line(number) for number in every])
     strokes: StrokeData = load_strokes(config, data_dir)
     if strokes.lines.damaged:
-        print(strokes.told(), file=sys.stderr)
+        print(printable(strokes.told()), file=sys.stderr)
     if own and loaded is not None and strokes.fingerprint != loaded.fingerprint:
         raise ValueError(f"{config.data} has changed since {directory} was trained on it, and so have its parts")
     part = split or "test"
@@ -127,8 +129,8 @@ def evaluate(asked: flags.Evaluate) -> None:
         return
     print(
         f"{answer['log_likelihood']:.1f} nats: average log-likelihood of a line, in normalised coordinates; of a point "
-        f"{answer['log_likelihood_per_point']:.4f} nats: {name}, {split}, {len(lines):,} lines, {predicted:,} points "
-        f"predicted ({predicted / seconds:,.0f} points/s)"
+        f"{answer['log_likelihood_per_point']:.4f} nats: {printable(name)}, {split}, {len(lines):,} lines, "
+        f"{predicted:,} points predicted ({predicted / seconds:,.0f} points/s)"
     )
 
 
@@ -178,7 +180,8 @@ def draw(lines: Sequence[Points], out: Path, animated: bool) -> None:
     if out.suffix == ".svg":
         write_atomically(out, animated_svg(lines) if animated else svg(lines))
     else:
-        matplotlib_figures("hmrnn.domains.strokes.figures").raster_figure(lines).savefig(out, dpi=200)
+        drawn = matplotlib_figures("hmrnn.domains.strokes.figures").raster_figure(lines)
+        write_figure(drawn, out)
 
 
 def segment(asked: flags.Segment) -> None:
@@ -192,7 +195,7 @@ def segment(asked: flags.Segment) -> None:
         write_json(found)
         return
     if form == "html":
-        print(segments_page(found, f"{Path(file).name}, read by {directory.name}"))
+        print(segments_page(found, printable(f"{Path(file).name}, read by {directory.name}")))
         return
     for number, line in enumerate(found, 1):
         layers = "".join(f"segments of layer {l + 1}: {len(own)}; " for l, own in enumerate(line.layers))

@@ -62,7 +62,10 @@ class Hand:
         if steps > MOST_POINTS:
             raise Refused(f"this drawing is too long: at most {MOST_POINTS:,} points are read, about {steps:,.0f} here")
         drawn = [s if own else spaced(s, self.spacing) for s, own in zip(scaled, made, strict=True)]
-        return from_strokes(drawn) if drawn else np.zeros((0, 3), dtype=np.float32)
+        try:
+            return from_strokes(drawn) if drawn else np.zeros((0, 3), dtype=np.float32)
+        except ValueError as error:  # a unit of the model may be many pixels
+            raise Refused(f"this drawing is too far from the middle of the screen for the model: {error}") from None
 
     def pixels(self, points: Points, origin: Sequence[float]) -> npt.NDArray[np.float64]:
         """(T, 2): where on the screen points are, the first of them at `origin`."""

@@ -45,6 +45,7 @@ from hmrnn.domains.text.page import MOST_ON_PAGE, page
 from hmrnn.domains.text.reading import PIECE
 from hmrnn.domains.text.structure import follow, segment_numbers
 from hmrnn.domains.text.written import write_json, write_marked
+from hmrnn.printable import for_stream, printable
 from hmrnn.storage.config_json import read_config
 from hmrnn.structure.scores import scores_of
 from hmrnn.structure.written import Counted
@@ -103,7 +104,8 @@ def evaluate(asked: flags.Evaluate) -> None:
     how = "one stream, exact" if streams == 1 else f"{streams} streams: each but the first starts without a past"
     speed = f"{len(numbers) / found['seconds']:,.0f} symbols/s"
     bits = found["bits_per_character"]
-    print(f"{bits:.4f} bits per character: {config.data}, {split}, {len(numbers):,} symbols ({how}; {speed})")
+    name = printable(config.data)
+    print(f"{bits:.4f} bits per character: {name}, {split}, {len(numbers):,} symbols ({how}; {speed})")
     for line in told(found, len(numbers)):
         print(line)
 
@@ -121,7 +123,7 @@ def generate(asked: flags.Generate) -> None:
         text[symbol.new] += shown
         boundaries.append([int(fires) for fires in symbol.z])
         if not asked.json:
-            sys.stdout.write(shown + (mark(symbol.z) if asked.show_boundaries else ""))
+            sys.stdout.write(for_stream(shown) + (mark(symbol.z) if asked.show_boundaries else ""))
             sys.stdout.flush()
     if asked.json:
         print_json({"prompt": text[False], "text": text[True], "boundaries": boundaries})
@@ -146,12 +148,8 @@ def segment(asked: flags.Segment) -> None:
             for part in piece.split(PIECE)
         )
         if form == "html":
-            print(
-                page(
-                    segment_numbers(model, at_most(MOST_ON_PAGE, pieces)),
-                    f"{Path(file).name}, read by {directory.name}",
-                )
-            )
+            title = printable(f"{Path(file).name}, read by {directory.name}")
+            print(page(segment_numbers(model, at_most(MOST_ON_PAGE, pieces)), title))
             return
         reads = follow(model, pieces)
         if form == "json":

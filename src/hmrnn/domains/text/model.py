@@ -20,7 +20,7 @@ from hmrnn.domains.text.structure import Segmentation, segment
 from hmrnn.dropout import drop
 from hmrnn.output import OutputEmbedding, SoftmaxHead
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState, Piecewise
-from hmrnn.storage.files import check_regular
+from hmrnn.storage.files import MOST_JSON, read_bytes
 from hmrnn.storage.pretrained import Pretrained
 
 
@@ -118,8 +118,8 @@ class TextModel(Pretrained):
 
 def read_symbols(directory: Path) -> Symbols:
     path = directory / "symbols.json"
-    check_regular(path)
+    content = read_bytes(path, MOST_JSON)
     try:
-        return Symbols.from_json(path.read_text(encoding="utf-8"))
+        return Symbols.from_json(content.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hmrnn.domains.text.marks import mark
+from hmrnn.printable import for_stream
 from hmrnn.structure.operations import Steps, Updates
 from hmrnn.structure.reading import Read
 from hmrnn.structure.segments import segments
@@ -21,7 +22,7 @@ def write_marked(model: TextModel, reads: Counted[Read], out: TextIO) -> Updates
     last = "\n"
     for part in reads:
         marked = [decoder(n) + mark(z) for n, z in zip(part.inputs.tolist(), part.z.tolist(), strict=True)]
-        out.write("".join(marked))
+        out.write(for_stream("".join(marked), out))
         out.flush()
         last = marked[-1] or last
     out.write(decoder.rest())

@@ -47,12 +47,17 @@ class Unavailable(Exception):
 
 def find() -> Path:
     """The library for this machine, built if need be."""
+    from hmrnn.storage.cache import own_cache_directory
+
     path = place()
     try:
-        if not path.exists():
-            _build_once(path)
+        if not is_shipped(path):
+            own_cache_directory("native")
+            if not can_be_used(path):
+                _build_once(path)
     except OSError as error:
-        raise Unavailable(f"{path.parent} can't be used ({error.strerror}); set HMRNN_CACHE") from None
+        reason = f"{path.parent} can't be used ({error.strerror}); set HMRNN_CACHE" if error.strerror else str(error)
+        raise Unavailable(reason) from None
     return path
 
 
@@ -60,6 +65,17 @@ def place() -> Path:
     """Where the library lies or will lie: beside this file, if it came with the package, or in the cache."""
     shipped = SHIPPED / f"{best_variant()}.so"
     return shipped if shipped.exists() else in_cache()
+
+
+def is_shipped(path: Path) -> bool:
+    return path.parent == SHIPPED
+
+
+def can_be_used(path: Path) -> bool:
+    """Whether a library is there that nobody else can have put there: it will be run."""
+    from hmrnn.storage.cache import can_be_trusted
+
+    return is_shipped(path) or can_be_trusted(path)
 
 
 def best_variant() -> str | None:
@@ -96,7 +112,7 @@ def processor_flags() -> str:
 def in_cache() -> Path:
     """Where the library for this machine is kept, or would be. Whatever makes it unfit for use elsewhere is in its
     name: a home directory may be shared by machines that differ."""
-    from hmrnn.storage.files import cache_directory
+    from hmrnn.storage.cache import cache_directory
 
     try:
         folder = cache_directory("native")
@@ -130,9 +146,8 @@ def flags_for_wheel() -> dict[str, tuple[str, ...]]:
 
 def _build_once(target: Path) -> None:
     check_compiler()
-    target.parent.mkdir(parents=True, exist_ok=True)
     with _lock(target.with_suffix(".lock")):
-        if target.exists():  # another process built it meanwhile
+        if can_be_used(target):  # another process built it meanwhile
             return
         for left in target.parent.glob(f"{target.stem}.*.part"):  # by a build that was killed
             shutil.rmtree(left, ignore_errors=True)
@@ -162,6 +177,7 @@ def compile_library(target: Path, flags: Sequence[str]) -> None:
             )
             list(compiled)  # raises what they raised
         _run([*command, "-shared", *(str(unit.with_suffix(".o")) for unit in units), "-o", f"{scratch}/library"])
+        os.chmod(f"{scratch}/library", 0o755)
         os.replace(f"{scratch}/library", target)
 
 

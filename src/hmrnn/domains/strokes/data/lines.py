@@ -19,12 +19,12 @@ from hmrnn.domains.strokes.data.points import Points, read_json_lines
 from hmrnn.domains.strokes.data.writing import write
 from hmrnn.domains.text.data.corpora import data_directory
 from hmrnn.domains.text.data.store import SPLITS
+from hmrnn.storage.cache import check_unchanged, content_of, made_once, own_cache_directory, stamp
 from hmrnn.storage.files import (
-    cache_directory,
     check_regular,
     check_seal,
-    made_once,
     named,
+    read_json,
     sealed,
     sha256_of,
     write_atomically,
@@ -177,11 +177,10 @@ def by_list(
 
 def iam_lines(path: Path) -> Lines:
     """All lines of IAM-OnDB, parsed once."""
-    status = path.stat()
-    asked = [FORMAT_VERSION, str(path.resolve()), status.st_size, status.st_mtime_ns]
-    if path.is_dir():  # its files may change while it does not
-        asked += sorted((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in path.rglob("*.xml"))
-    folder = cache_directory("data") / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
+    files = sorted(path.rglob("*.xml")) if path.is_dir() else [path]
+    before, names = [stamp(file) for file in files], [str(file.relative_to(path)) for file in files]
+    asked = json.dumps([FORMAT_VERSION, content_of(files), names])
+    folder = own_cache_directory("data") / hashlib.sha256(asked.encode()).hexdigest()[:24]
 
     def make(scratch: Path) -> None:
         lines = joined(iam.read(path))
@@ -196,6 +195,7 @@ def iam_lines(path: Path) -> Lines:
             "fingerprint": lines.fingerprint,
         }
         write_atomically(scratch / "meta.json", json.dumps(sealed(meta)))
+        check_unchanged(files, before)
 
     return made_once(folder, from_cache, make)
 
@@ -203,13 +203,17 @@ def iam_lines(path: Path) -> Lines:
 def from_cache(folder: Path) -> Lines | None:
     """What was kept, or None if nothing was, or if it is not whole."""
     try:
-        meta: dict[str, Any] = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        meta: dict[str, Any] = read_json(folder / "meta.json")
         check_seal(meta, folder / "meta.json")
         ends = np.array(meta["ends"], dtype=np.int64)
         told = json.dumps([meta["names"], meta["ends"]])
         if sha256_of(folder / "points.bin", told) != meta["fingerprint"]:
             return None
-        points = np.memmap(folder / "points.bin", np.float32, "r", shape=(int(ends[-1]), 3))
-        return Lines(meta["names"], points, ends, meta["damaged"], meta["fingerprint"])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        points = np.memmap(folder / "points.bin", np.float32, "r").reshape(-1, 3)
+        names, damaged = (list(map(str, meta[name])) for name in ("names", "damaged"))
+        fits = ends[0] == 0 and ends[-1] == len(points) and len(ends) == len(names) + 1
+        if not fits or (np.diff(ends) < 0).any() or not np.isfinite(points).all():  # 100 MB of IAM-OnDB
+            return None
+        return Lines(names, points, ends, damaged, str(meta["fingerprint"]))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         return None

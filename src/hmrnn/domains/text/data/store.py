@@ -29,12 +29,12 @@ from hmrnn.domains.text.data.symbols import (
     codes,
     texts,
 )
+from hmrnn.storage.cache import check_unchanged, content_of, kept, made_once, own_cache_directory, stamp
 from hmrnn.storage.files import (
-    cache_directory,
     check_regular,
     check_seal,
-    made_once,
     named,
+    read_json,
     sealed,
     sha256_of,
     write_atomically,
@@ -140,43 +140,61 @@ def from_files(
 
     Symbols are numbered by `symbols`, or else by a table of all that occur in the files.
     """
-    folder = _folder(files, unit, divide)
-    data = _from_cache(folder)
-    if symbols is not None and (data is None or data.symbols != symbols):
-        folder = _folder(files, unit, divide, symbols.to_json(), on_unknown)
-        data = _from_cache(folder)
-    if data is not None:
+    paths = [file.path for file in files]
+    before, content = [stamp(path) for path in paths], content_of(paths)
+    folder = _folder(content, files, unit, divide)
+    data = kept(folder, _from_cache)
+    if data is not None and symbols in (None, data.symbols):
         return data
-    return made_once(
-        folder,
-        _from_cache,
-        lambda scratch: _write(scratch, files, symbols or _symbols_of(files, unit), divide, on_unknown),
-    )
+    if symbols is not None:
+        folder = _folder(content, files, unit, divide, symbols.to_json(), on_unknown)
+
+    def make(scratch: Path) -> None:
+        _write(scratch, files, symbols or _symbols_of(files, unit), divide, on_unknown)
+        check_unchanged(paths, before)
+
+    return made_once(folder, _from_cache, make)
 
 
-def _folder(files: Sequence[TextFile], unit: Unit, divide: Divide, *more: str) -> Path:
-    """Where the numbers of these files, as they are now, are kept."""
-    asked: list[Any] = [FORMAT_VERSION, unit, divide.__name__, *more]
-    for file in files:
-        status = file.path.stat()
-        asked += [str(file.path.resolve()), status.st_size, status.st_mtime_ns]
-        asked += [file.sha256, file.strip_lines, file.unpack]
-    return cache_directory("data") / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
+def _folder(content: str, files: Sequence[TextFile], unit: Unit, divide: Divide, *more: str) -> Path:
+    """Where the numbers of files with this content are kept."""
+    asked: list[Any] = [FORMAT_VERSION, content, unit, divide.__name__, *more]
+    asked += [[file.path.suffix, file.sha256, file.strip_lines, file.unpack] for file in files]
+    return own_cache_directory("data") / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
 
 
 def _from_cache(folder: Path) -> TextData | None:
     """What was kept, or None if nothing was, or if it is not whole."""
     try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        meta = read_json(folder / "meta.json")
         check_seal(meta, folder / "meta.json")
         symbols = Symbols.from_json(meta["symbols"])
         if sha256_of(folder / "numbers.bin", symbols.to_json()) != meta["fingerprint"]:
             return None
-        numbers = np.memmap(folder / "numbers.bin", meta["dtype"], "r")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        numbers = np.memmap(folder / "numbers.bin", np.dtype(_smallest(len(symbols))), "r")
+        if _largest(folder / "numbers.bin", numbers.dtype) >= len(symbols):
+            return None
+        splits = {name: (int(start), int(end)) for name, (start, end) in meta["splits"].items()}
+        ends = [0, *(splits[name][1] for name in SPLITS)]
+        if ends[-1] != len(numbers) or [splits[name][0] for name in SPLITS] != ends[:-1] or ends != sorted(ends):
+            return None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-    splits = {name: (start, end) for name, (start, end) in meta["splits"].items()}
-    return TextData(symbols, numbers, splits, meta["fingerprint"])
+    return TextData(symbols, numbers, splits, str(meta["fingerprint"]))
+
+
+def _largest(path: Path, dtype: np.dtype[Any]) -> int:
+    """Of the numbers in a file, read bit by bit: a map of all of it would count as memory."""
+    largest = 0
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK * dtype.itemsize):
+            largest = max(largest, int(np.frombuffer(chunk, dtype).max()))
+    return largest
+
+
+def _smallest(symbols: int) -> type[np.unsignedinteger[Any]]:
+    """The type in which their numbers take the least room."""
+    return next(d for d in (np.uint8, np.uint16, np.uint32) if symbols <= np.iinfo(d).max + 1)
 
 
 def _symbols_of(files: Sequence[TextFile], unit: Unit) -> Symbols:
@@ -189,7 +207,7 @@ def _symbols_of(files: Sequence[TextFile], unit: Unit) -> Symbols:
 
 
 def _write(folder: Path, files: Sequence[TextFile], symbols: Symbols, divide: Divide, on_unknown: OnUnknown) -> None:
-    dtype = next(d for d in (np.uint8, np.uint16, np.uint32) if len(symbols) <= np.iinfo(d).max + 1)
+    dtype = _smallest(len(symbols))
     counts, read, digest = [0] * len(files), [0] * len(files), hashlib.sha256(symbols.to_json().encode())
     path = folder / "numbers.bin"
     with named(path), path.open("wb") as out:

@@ -1,0 +1,19 @@
+"""Names of runs in pictures: whatever a folder may be called."""
+
+from __future__ import annotations
+
+from matplotlib.legend import Legend
+
+LONGEST = 60  # characters
+
+
+def printed(name: str) -> str:
+    """A name that may be long, or hold what no font has."""
+    name = "".join(symbol if symbol.isprintable() else "·" for symbol in name)
+    return name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}…{name[-LONGEST // 2 + 1 :]}"
+
+
+def take_literally(legend: Legend) -> None:
+    """A folder's name may hold a dollar, and is no formula."""
+    for text in legend.get_texts():
+        text.set_parse_math(False)
