@@ -54,6 +54,7 @@ class RoundedRows {
   void take_transposed(Row row_of, int64_t depth, int64_t begin, int64_t end) {
     allocate(end - begin, depth);
     by_pairs_ = true;
+    constexpr int64_t kAhead = 4 * kBlockRows;
     const float* rows[kBf16Depth];  // null: zeros
     for (int64_t k = 0; k < depth_; k += kBf16Depth) {
       for (int64_t j = 0; j < kBf16Depth; ++j) rows[j] = k + j < depth ? row_of(k + j) + begin : nullptr;
@@ -61,9 +62,11 @@ class RoundedRows {
         uint32_t* to = block(m, k);
         const int64_t count = std::min<int64_t>(kBlockRows, rows_ - m);
         for (int j = 0; j < kBf16Depth; j += 2, to += kBlockRows)
-          if (rows[j + 1] && count == kBlockRows)
+          if (rows[j + 1] && count == kBlockRows) {
+            __builtin_prefetch(rows[j] + m + kAhead);  // 32 rows at a time are more than the processor foresees
+            __builtin_prefetch(rows[j + 1] + m + kAhead);
             round_rows(rows[j] + m, rows[j + 1] + m, to);
-          else
+          } else
             for (int i = 0; i < kBlockRows; ++i)
               to[i] = rounded_pair(rows[j] && i < count ? rows[j][m + i] : 0.0f, rows[j + 1] && i < count ? rows[j + 1][m + i] : 0.0f);
       }

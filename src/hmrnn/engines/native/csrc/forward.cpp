@@ -275,11 +275,11 @@ class ForwardWorker : Books<T> {
   }
 };
 
-// The groups' events one behind the other in the caller's memory.
+// The groups' events one behind the other in the caller's memory, layer by layer.
 template <typename T>
-void join_groups(ForwardPass<T>& pass, int64_t* counts) {
+void join_groups(ForwardPass<T>& pass, const Pool::Lease& lease, int64_t* counts) {
   Tables<T>& tables = pass.tables;
-  for (int64_t l = 0; l < tables.layers; ++l) {
+  share_out(lease, tables.layers, [&](int64_t l, int) {
     int64_t total = 0;
     for (Group<T>& group : tables.groups) {
       Layer<T>& layer = group.layers[l];
@@ -300,7 +300,7 @@ void join_groups(ForwardPass<T>& pass, int64_t* counts) {
       total += layer.count;
     }
     counts[l] = total;
-  }
+  });
 }
 
 }  // namespace
@@ -380,7 +380,7 @@ void forward(const HmrnnCall& call, HmrnnForward& out, std::unique_ptr<AnyTables
   lease.run([&](int id) {
     if (id < tables.threads) workers[id]->run();
   });
-  join_groups(pass, out.counts);
+  join_groups(pass, lease, out.counts);
   out.seconds[0] = seconds_since(start);
   out.seconds[1] = pass.product_seconds();
   if (tables.training) kept = std::move(saved);

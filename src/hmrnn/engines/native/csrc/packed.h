@@ -84,19 +84,17 @@ class Panels {
       });
   }
 
-  // From rows of length `width`, one for each k.
+  // From rows of length `width`, one for each k. Row after row, as they lie in memory.
   template <typename Row>
   void pack_rows(Row row, int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) {
-      const int64_t first = p * kPanel, columns = std::min<int64_t>(kPanel, width - first);
-      if (rounded) {
-        uint32_t* out = pairs_.get() + p * padded() / 2 * kPanel;
-        for (int64_t k = 0; k < padded(); k += 2, out += kPanel)
-          pair_rows(k < depth ? row(k) + first : nullptr, k + 1 < depth ? row(k + 1) + first : nullptr, columns, out);
-      } else {
-        T* out = whole_.get() + p * depth * kPanel;
-        for (int64_t k = 0; k < depth; ++k, out += kPanel)
-          for (int64_t j = 0; j < kPanel; ++j) out[j] = j < columns ? row(k)[first + j] : T(0);
+    for (int64_t k = 0; k < padded(); k += rounded ? 2 : 1) {
+      const T *even = k < depth ? row(k) : nullptr, *odd = rounded && k + 1 < depth ? row(k + 1) : nullptr;
+      for (int64_t p = begin; p < end; ++p) {
+        const int64_t first = p * kPanel, columns = std::min<int64_t>(kPanel, width - first);
+        if (rounded)
+          pair_rows(even ? even + first : nullptr, odd ? odd + first : nullptr, columns, pairs_.get() + (p * padded() + k) / 2 * kPanel);
+        else
+          put_row(even + first, columns, whole_.get() + (p * depth + k) * kPanel);
       }
     }
   }
@@ -104,6 +102,15 @@ class Panels {
  private:
   Buffer<T> whole_;
   Buffer<uint32_t> pairs_;
+
+  static void put_row(const T* from, int64_t columns, T* out) {
+    if (columns == kPanel) {
+      std::memcpy(out, from, kPanel * sizeof(T));
+    } else {
+      std::copy_n(from, columns, out);
+      std::fill_n(out + columns, kPanel - columns, T(0));
+    }
+  }
 
   // A row that there is not (null) is zero.
   static void pair_rows(const T* even, const T* odd, int64_t columns, uint32_t* out) {
