@@ -214,28 +214,29 @@ def plain(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -
 
 
 def plain_weights(
-    layer: LayerWeights, sizes: Sequence[int], l: int, input_size: int, dtype: torch.dtype
+    layer: LayerWeights, sizes: Sequence[int], l: int, input_size: int, dtype: torch.dtype, *, table: bool = False
 ) -> LayerWeights:
-    """The weights of layer l as C++ can read them."""
+    """The weights of layer l as C++ can read them. `table`: of a first layer that is fed from a table of products."""
     H, below, above = sizes[l], sizes[l - 1] if l else input_size, sizes[l + 1] if l + 1 < len(sizes) else 0
-    shapes: dict[str, tuple[int, ...]] = {
-        "W": (4 * H, below),
-        "U": (4 * H, H),
-        "V": (4 * H, above),
-        "b": (4 * H,),
-        "gain": (4 * H,),
-        "W_z": (below,),
-        "U_z": (H,),
-        "V_z": (above,),
-        "b_z": (),
-        "gain_c": (H,),
-        "bias_c": (H,),
-    }
+    shapes: dict[str, tuple[int, ...]] = {"U": (4 * H, H), "b": (4 * H,)}
+    if not table:
+        shapes["W"] = (4 * H, below)
+    if above:
+        shapes |= {"V": (4 * H, above), "U_z": (H,), "V_z": (above,), "b_z": ()}
+        if not table:
+            shapes["W_z"] = (below,)
+    if layer.gain is not None:
+        shapes["gain"] = (4 * H,)
+    if layer.gain_c is not None:
+        shapes |= {"gain_c": (H,), "bias_c": (H,)}
+    for name, tensor in layer._asdict().items():
+        if (tensor is None) is (name in shapes):
+            raise ValueError(f"layers[{l}].{name} {'is missing' if tensor is None else 'must be None in this layer'}")
     return LayerWeights(
-        **{  # type: ignore[arg-type]
-            name: None if tensor is None else plain(f"layers[{l}].{name}", tensor, shapes[name], dtype)
+        *(
+            None if tensor is None else plain(f"layers[{l}].{name}", tensor, shapes[name], dtype)  # type: ignore[arg-type]
             for name, tensor in layer._asdict().items()
-        }
+        )
     )
 
 
