@@ -84,7 +84,7 @@ class Panels {
       });
   }
 
-  // From rows of length `width`, one for each k. Row after row, as they lie in memory.
+  // From rows of length `width`, one for each k; null stands for zeros. Row after row, as they lie in memory.
   template <typename Row>
   void pack_rows(Row row, int64_t begin, int64_t end) {
     for (int64_t k = 0; k < padded(); k += rounded ? 2 : 1) {
@@ -94,7 +94,7 @@ class Panels {
         if (rounded)
           pair_rows(even ? even + first : nullptr, odd ? odd + first : nullptr, columns, pairs_.get() + (p * padded() + k) / 2 * kPanel);
         else
-          put_row(even + first, columns, whole_.get() + (p * depth + k) * kPanel);
+          put_row(even ? even + first : nullptr, columns, whole_.get() + (p * depth + k) * kPanel);
       }
     }
   }
@@ -104,18 +104,18 @@ class Panels {
   Buffer<uint32_t> pairs_;
 
   static void put_row(const T* from, int64_t columns, T* out) {
-    if (columns == kPanel) {
+    if (from && columns == kPanel) {
       std::memcpy(out, from, kPanel * sizeof(T));
     } else {
-      std::copy_n(from, columns, out);
-      std::fill_n(out + columns, kPanel - columns, T(0));
+      std::fill_n(out, kPanel, T(0));
+      if (from) std::copy_n(from, columns, out);
     }
   }
 
   // A row that there is not (null) is zero.
   static void pair_rows(const T* even, const T* odd, int64_t columns, uint32_t* out) {
     if constexpr (std::is_same_v<T, float>)
-      if (odd && columns == kPanel && kPanel % 16 == 0) {
+      if (even && odd && columns == kPanel && kPanel % 16 == 0) {
         for (int64_t j = 0; j < kPanel; j += 16) round_rows(even + j, odd + j, out + j);
         return;
       }
