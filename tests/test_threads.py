@@ -66,7 +66,7 @@ assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_a_forked_process_has_threads_of_its_own():
-    """It takes none along: those of OpenMP would never answer. (Nor do they answer torch, with more numbers than these.)"""
+    """It takes none along: those of OpenMP would never answer. (Nor do they answer torch, if it asks them.)"""
     (line,) = run(FORKED)
     assert line == "3 True"
 

@@ -15,7 +15,7 @@ from hmrnn.engines.native import build
 from hmrnn.engines.native.build import Unavailable
 from hmrnn.equations import LayerWeights
 
-ABI = 2
+ABI = 3
 FLOAT32, FLOAT64, BFLOAT16 = range(3)  # precisions
 
 logger = logging.getLogger("hmrnn")
@@ -100,6 +100,21 @@ class Product(Structure):
     ]
 
 
+class Expansion(Structure):
+    _fields_ = [
+        ("precision", c_int32),
+        ("threads", c_int32),
+        ("steps", c_int64),
+        ("values", c_int64),
+        ("width", c_int64),
+        ("grad", c_void_p),
+        ("index", c_void_p),
+        ("tangents", c_void_p),
+        ("d_values", c_void_p),
+        ("d_repeats", c_void_p),
+    ]
+
+
 class Stream(Structure):
     _fields_ = [
         ("precision", c_int32),
@@ -153,6 +168,11 @@ def library() -> ctypes.CDLL:
     return _loaded
 
 
+def is_loaded() -> bool:
+    """Whether something has used the library in this process."""
+    return _loaded is not None
+
+
 def _load() -> ctypes.CDLL:
     path = build.find()
     try:
@@ -167,6 +187,7 @@ def _load() -> ctypes.CDLL:
     declare(lib, c_char_p, "backward", c_void_p, POINTER(Backward))
     declare(lib, None, "free", c_void_p)
     declare(lib, c_char_p, "product", POINTER(Product))
+    declare(lib, c_char_p, "expansion_backward", POINTER(Expansion))
     declare(lib, c_char_p, "stream_new", POINTER(Stream), POINTER(c_void_p))
     declare(lib, c_char_p, "stream_step", c_void_p, c_void_p)
     declare(lib, None, "stream_free", c_void_p)
