@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from hmrnn import engines
 from hmrnn.config import (
@@ -79,8 +80,29 @@ class HMLSTMLayer(nn.Module):
                 else:
                     parameter.fill_(self.boundary_bias if name == "b_z" else 0)
 
-    def weights(self) -> LayerWeights:
+    def forward(self) -> LayerWeights:
+        """The weights. A call, so that hooks run: `prune` and the old `weight_norm` compute weights in them."""
         return LayerWeights(*(getattr(self, name) for name in LayerWeights._fields))
+
+    def rewrite(self, name: str, value: Tensor) -> None:
+        """Gives a weight another value: itself, or what it is computed from, if that can be found."""
+        own, pruned = self._parameters.get(name), self._parameters.get(f"{name}_orig")
+        if own is not None:
+            own.copy_(value)
+        elif is_parametrized(self, name):
+            try:
+                setattr(self, name, value)
+            except Exception as error:  # whatever the parametrization's right_inverse raises
+                raise RuntimeError(
+                    f"{name} of an HMLSTM layer is parametrized and can't be set: does the parametrization have a "
+                    f"right_inverse? ({error})"
+                ) from error
+        elif pruned is not None and f"{name}_mask" in self._buffers:
+            pruned.copy_(torch.where(self.get_buffer(f"{name}_mask") != 0, value, pruned))
+        else:
+            raise RuntimeError(
+                f"{name} of an HMLSTM layer is computed by a hook and can't be set: use torch.nn.utils.parametrize"
+            )
 
 
 class HMLSTM(Recurrent):
@@ -200,8 +222,8 @@ class HMLSTM(Recurrent):
         return self.hidden_sizes, self.hidden_sizes, self.num_layers - 1
 
     def weights(self) -> list[LayerWeights]:
-        """The parameters, layer by layer."""
-        return [layer.weights() for layer in self.layers]  # type: ignore[operator, unused-ignore]
+        """The weights, layer by layer: parameters, or what hooks and parametrizations make of them."""
+        return [layer() for layer in self.layers]
 
     def step(
         self,
@@ -261,14 +283,16 @@ class HMLSTM(Recurrent):
         one boundary to the next. The norm is that of (U_z, V_z, W_z) together; the bias is free. By default, the radius
         falls with the root of the layer's units, as the norm of what the detector sees grows with it.
         """
-        for layer in self.weights():
-            if layer.W_z is not None and layer.U_z is not None and layer.V_z is not None:
-                blocks = (layer.W_z, layer.U_z, layer.V_z)
-                norm = torch.cat(blocks).norm()
-                limit = detector_radius(len(layer.U_z)) if radius is None else radius
+        for layer, weights in zip(self.layers, self.weights(), strict=True):
+            assert isinstance(layer, HMLSTMLayer)
+            if weights.W_z is not None and weights.U_z is not None and weights.V_z is not None:
+                blocks = {"W_z": weights.W_z, "U_z": weights.U_z, "V_z": weights.V_z}
+                norm = torch.cat(tuple(blocks.values())).norm()
+                limit = detector_radius(len(weights.U_z)) if radius is None else radius
                 shrink = (limit / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp_max(1.0)
-                for block in blocks:
-                    block.mul_(shrink)
+                # first those that may refuse, so that nothing has changed if one does
+                for name in sorted(blocks, key=layer._parameters.__contains__):
+                    layer.rewrite(name, blocks[name] * shrink)
 
     def detector_sums(self, x: Tensor | Piecewise, before: HMLSTMState | None, out: HMLSTMOutput) -> Tensor:
         """(T, B, L-1): s_z of every detector at every step, from the output for x and the state before it.
@@ -294,9 +318,11 @@ class HMLSTM(Recurrent):
     @torch.no_grad()
     def shift_detectors(self, shifts: Sequence[float]) -> None:
         """Adds to the bias of each detector."""
-        for layer, shift in zip(self.weights(), shifts, strict=False):
-            if layer.b_z is not None and layer.b_z.requires_grad:  # an HRNN's detectors are not used
-                layer.b_z.add_(shift)
+        for layer, weights, shift in zip(self.layers, self.weights(), shifts, strict=False):
+            assert isinstance(layer, HMLSTMLayer)
+            own = layer._parameters.get("b_z")
+            if weights.b_z is not None and (own is None or own.requires_grad):  # an HRNN's detectors are not used
+                layer.rewrite("b_z", weights.b_z + shift)
 
     def extra_repr(self) -> str:
         return (

@@ -91,7 +91,11 @@ class _Expand(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, Tensor]:
+        from hmrnn.engines.native.expansion import expansion_backward
+
         index, tangents = ctx.saved_tensors
+        if len(tangents) == ctx.rows and (both := expansion_backward(grad, index, tangents)) is not None:
+            return both[0], None, None, both[1]
         values = torch.ops.aten.embedding_dense_backward(grad.contiguous(), index, ctx.rows, -1, False)
         return values, None, None, (grad * F.embedding(index, tangents)).sum(-1)
 

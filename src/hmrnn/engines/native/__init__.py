@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hmrnn.engines import event_driven
 from hmrnn.engines.event_driven import (
@@ -67,8 +68,11 @@ class NativeKernel:
         L, dtype = len(weights), call.state.z.dtype
         if B * (T + 1) >= 2**29:
             raise ValueError(f"{T} time steps times {B} batch rows are too many for one call")
-        sizes = [len(layer.b) // 4 for layer in weights]
-        weights = [plain_weights(layer, sizes, l, input_size, dtype) for l, layer in enumerate(weights)]
+        sizes = [part.shape[1] for part in call.state.h]  # which were checked against the network
+        weights = [
+            plain_weights(layer, sizes, l, input_size, dtype, table=l == 0 and inputs.x is None)
+            for l, layer in enumerate(weights)
+        ]
         inputs = plain_inputs(inputs, input_size, sizes[0], dtype)
         start = call.state
         h = [
@@ -148,9 +152,9 @@ class NativeKernel:
     def backward(self, saved: Saved, gradients: Gradients, want_x: bool) -> InputGradients:
         g, inputs, weights = gradients, saved.inputs, saved.weights
         values, repeats, c_last = (
-            [None if t is None else t.contiguous() for t in part] for part in (g.values, g.repeats, g.c_last)
+            [None if t is None else plain_gradient(t) for t in part] for part in (g.values, g.repeats, g.c_last)
         )
-        z, z_last = g.z.contiguous(), g.z_last.contiguous()
+        z, z_last = plain_gradient(g.z), plain_gradient(g.z_last)
         d_x = None if inputs.x is None or not want_x else torch.empty_like(inputs.x)
         d_table, d_table_z = (None if t is None else torch.empty_like(t) for t in (inputs.table, inputs.table_z))
         d_h, d_c = ([torch.empty_like(part) for part in g.c_last] for _ in range(2))
@@ -174,6 +178,11 @@ class NativeKernel:
         c.check(library().hmrnn_backward(saved.tables, asked))
         Clock.add(asked.seconds)
         return InputGradients(d_x, d_table, d_table_z, d_h, d_c, d_z, d_weights)
+
+
+def plain_gradient(tensor: Tensor) -> Tensor:
+    """As C++ can read it. Autograd has checked that it is like the output that it belongs to."""
+    return plain("a gradient", tensor, tensor.shape, tensor.dtype)
 
 
 def plain_inputs(inputs: Inputs, input_size: int, units: int, dtype: torch.dtype) -> Inputs:

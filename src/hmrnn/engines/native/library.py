@@ -15,7 +15,7 @@ from hmrnn.engines.native import build
 from hmrnn.engines.native.build import Unavailable
 from hmrnn.equations import LayerWeights
 
-ABI = 2
+ABI = 3
 FLOAT32, FLOAT64, BFLOAT16 = range(3)  # precisions
 
 logger = logging.getLogger("hmrnn")
@@ -100,6 +100,21 @@ class Product(Structure):
     ]
 
 
+class Expansion(Structure):
+    _fields_ = [
+        ("precision", c_int32),
+        ("threads", c_int32),
+        ("steps", c_int64),
+        ("values", c_int64),
+        ("width", c_int64),
+        ("grad", c_void_p),
+        ("index", c_void_p),
+        ("tangents", c_void_p),
+        ("d_values", c_void_p),
+        ("d_repeats", c_void_p),
+    ]
+
+
 class Stream(Structure):
     _fields_ = [
         ("precision", c_int32),
@@ -153,6 +168,11 @@ def library() -> ctypes.CDLL:
     return _loaded
 
 
+def is_loaded() -> bool:
+    """Whether something has used the library in this process."""
+    return _loaded is not None
+
+
 def _load() -> ctypes.CDLL:
     path = build.find()
     try:
@@ -167,6 +187,7 @@ def _load() -> ctypes.CDLL:
     declare(lib, c_char_p, "backward", c_void_p, POINTER(Backward))
     declare(lib, None, "free", c_void_p)
     declare(lib, c_char_p, "product", POINTER(Product))
+    declare(lib, c_char_p, "expansion_backward", POINTER(Expansion))
     declare(lib, c_char_p, "stream_new", POINTER(Stream), POINTER(c_void_p))
     declare(lib, c_char_p, "stream_step", c_void_p, c_void_p)
     declare(lib, None, "stream_free", c_void_p)
@@ -214,28 +235,29 @@ def plain(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -
 
 
 def plain_weights(
-    layer: LayerWeights, sizes: Sequence[int], l: int, input_size: int, dtype: torch.dtype
+    layer: LayerWeights, sizes: Sequence[int], l: int, input_size: int, dtype: torch.dtype, *, table: bool = False
 ) -> LayerWeights:
-    """The weights of layer l as C++ can read them."""
+    """The weights of layer l as C++ can read them. `table`: of a first layer that is fed from a table of products."""
     H, below, above = sizes[l], sizes[l - 1] if l else input_size, sizes[l + 1] if l + 1 < len(sizes) else 0
-    shapes: dict[str, tuple[int, ...]] = {
-        "W": (4 * H, below),
-        "U": (4 * H, H),
-        "V": (4 * H, above),
-        "b": (4 * H,),
-        "gain": (4 * H,),
-        "W_z": (below,),
-        "U_z": (H,),
-        "V_z": (above,),
-        "b_z": (),
-        "gain_c": (H,),
-        "bias_c": (H,),
-    }
+    shapes: dict[str, tuple[int, ...]] = {"U": (4 * H, H), "b": (4 * H,)}
+    if not table:
+        shapes["W"] = (4 * H, below)
+    if above:
+        shapes |= {"V": (4 * H, above), "U_z": (H,), "V_z": (above,), "b_z": ()}
+        if not table:
+            shapes["W_z"] = (below,)
+    if layer.gain is not None:
+        shapes["gain"] = (4 * H,)
+    if layer.gain_c is not None:
+        shapes |= {"gain_c": (H,), "bias_c": (H,)}
+    for name, tensor in layer._asdict().items():
+        if (tensor is None) is (name in shapes):
+            raise ValueError(f"layers[{l}].{name} {'is missing' if tensor is None else 'must be None in this layer'}")
     return LayerWeights(
-        **{  # type: ignore[arg-type]
-            name: None if tensor is None else plain(f"layers[{l}].{name}", tensor, shapes[name], dtype)
+        *(
+            None if tensor is None else plain(f"layers[{l}].{name}", tensor, shapes[name], dtype)  # type: ignore[arg-type]
             for name, tensor in layer._asdict().items()
-        }
+        )
     )
 
 

@@ -18,6 +18,8 @@ from hmrnn.engines.native.library import (
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """x @ weight.T for x (..., inputs) and weight (outputs, inputs), both float32."""
+    if weight.dim() != 2 or x.dim() == 0 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(f"x {tuple(x.shape)} can't be multiplied with a weight of shape {tuple(weight.shape)}")
     out: Tensor = _Linear.apply(x, weight)  # type: ignore[no-untyped-call]
     return out
 

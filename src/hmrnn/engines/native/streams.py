@@ -56,18 +56,18 @@ register_optimizer_step_post_hook(_count)
 class Handle:
     """A stream of the library, freed with this object; and the tensors that it reads."""
 
-    def __init__(self, weights: Sequence[LayerWeights], hold: bool, bfloat16: bool, table: Table | None, **output: Any):
+    def __init__(
+        self, rnn: HMLSTM, weights: Sequence[LayerWeights], bfloat16: bool, table: Table | None, **output: Any
+    ):
         self.library, self.stream = library(), ctypes.c_void_p()
-        dtype = weights[0].U.dtype
-        sizes = [len(layer.b) // 4 for layer in weights]
-        input_size = weights[0].W.shape[1]
+        dtype, sizes, input_size = next(rnn.parameters()).dtype, rnn.hidden_sizes, rnn.input_size
         checked = [plain_weights(layer, sizes, l, input_size, dtype) for l, layer in enumerate(weights)]
         if table is not None:
             checked[0] = checked[0]._replace(W=None, W_z=None)  # type: ignore[arg-type]
         self.kept = (checked, table, output)
         what = Stream(
             precision=precision_of(dtype, bfloat16),
-            hold=hold,
+            hold=rnn.copy_boundary == "hold",
             layers=len(sizes),
             input_size=input_size,
             hidden=(ctypes.c_int64 * len(sizes))(*sizes),
@@ -94,10 +94,10 @@ class Table:
 class Steps:
     """The single steps of a network. Weights are read where they lie; those in bfloat16 and the table are copies."""
 
-    def __init__(self, weights: Sequence[LayerWeights], hold: bool, bfloat16: bool, table: Table | None) -> None:
-        self.sizes, self.dtype = tuple(len(layer.b) // 4 for layer in weights), weights[0].U.dtype
+    def __init__(self, rnn: HMLSTM, weights: Sequence[LayerWeights], bfloat16: bool, table: Table | None) -> None:
+        self.sizes, self.dtype = rnn.hidden_sizes, next(rnn.parameters()).dtype
         self.kind = (self.sizes, self.dtype)  # of the states that it makes
-        self.handle = Handle(weights, hold, bfloat16, table)
+        self.handle = Handle(rnn, weights, bfloat16, table)
         L = len(self.sizes)
         self.arrays = [(ctypes.c_void_p * L)() for _ in range(4)]
         h, c, new_h, new_c = self.arrays
@@ -182,11 +182,12 @@ class Prepared:
         self.parameters = parameters_of(rnn)
         self.tensors = [t for t in (*self.parameters, values) if t is not None]
         self.counting = [t for t in self.tensors if not t.is_inference()]
+        self.hooks = [layer._forward_pre_hooks for layer in rnn.layers]
         self.seen = self.look(rnn)
         weights = detached(rnn.weights())
         table = None if values is None else Table(values.detach(), weights[0])
-        bfloat16 = rounds and weights[0].U.dtype == torch.float32
-        self.steps = Steps(weights, rnn.copy_boundary == "hold", bfloat16, table)
+        bfloat16 = rounds and next(rnn.parameters()).dtype == torch.float32
+        self.steps = Steps(rnn, weights, bfloat16, table)
         self.input_size = rnn.input_size
 
     def __reduce__(self) -> Any:
@@ -198,7 +199,7 @@ class Prepared:
     def look(self, rnn: HMLSTM) -> list[Any]:
         """What a change to the tensors shows in. (What is written through `.data` does not show.)"""
         seen: list[Any] = [*map(Tensor.data_ptr, self.tensors), *map(VERSION, self.counting)]
-        seen += (optimizer_steps, rnn.boundary, rnn.copy_boundary, rnn._requested_engine)
+        seen += (optimizer_steps, rnn.boundary, rnn.copy_boundary, rnn._requested_engine, any(self.hooks))
         return seen
 
     def fits(self, rnn: HMLSTM, rounds: bool, values: Tensor | None) -> bool:
@@ -223,8 +224,8 @@ def detached(weights: Sequence[LayerWeights]) -> list[LayerWeights]:
 
 
 def is_plain(rnn: HMLSTM) -> bool:
-    """Whether its weights are its parameters, and not made from others, as by `nn.utils.parametrize`."""
-    return all(
+    """Whether its weights are its parameters, and not made from others, as by `nn.utils.parametrize` or a hook."""
+    return not any(layer._forward_pre_hooks or layer._forward_hooks for layer in rnn.layers) and all(
         w is layer._parameters.get(name)
         for weights, layer in zip(rnn.weights(), rnn.layers, strict=True)
         for name, w in weights._asdict().items()
@@ -267,13 +268,12 @@ def try_step(
         state = rnn.initial_state(B)
     elif state.__dict__.get("_kind") != steps.kind or state.z.shape[0] != B:
         rnn._check_state(state, B, next(rnn.parameters()))
-        h, c = (tuple(t.detach().contiguous() for t in part) for part in (state.h, state.c))
-        state = HMLSTMState(h, c, state.z.detach().contiguous())
+        state = plain_state(state)
     if boundaries is None and rnn.needs_boundaries:
         return None
     if boundaries is not None:
         rnn._check_boundaries(boundaries.unsqueeze(0), 1, B, state.z)
-        boundaries = boundaries.to(steps.dtype).contiguous()
+        boundaries = plain("boundaries", boundaries.to(steps.dtype), boundaries.shape, steps.dtype)
     uniforms = rnn._uniforms((B,), generator, state.z.device) if boundaries is None else None
     slope = rnn.slope if slope is None else check_slope(slope)
     x_, symbols = (index, None) if values is None else (None, index)
@@ -281,8 +281,23 @@ def try_step(
         return steps.step(x_, symbols, state, boundaries, uniforms, slope)
 
 
+def plain_state(state: HMLSTMState) -> HMLSTMState:
+    """As C++ can read it, of a state whose shapes and dtypes were checked."""
+    h, c = (
+        tuple(plain(f"state.{name}", t.detach(), t.shape, t.dtype) for t in part)
+        for name, part in (("h", state.h), ("c", state.c))
+    )
+    return HMLSTMState(h, c, plain("state.z", state.z.detach(), state.z.shape, state.z.dtype))
+
+
 def is_simple(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+    return (
+        tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and tensor.is_contiguous()
+        and not tensor.is_neg()
+        and not tensor.is_conj()
+    )
 
 
 def weight_of(linear: nn.Module) -> Tensor:
@@ -308,7 +323,7 @@ class TextStream:
         rnn = model.rnn
         assert isinstance(rnn, HMLSTM)
         weights = detached(rnn.weights())
-        like = weights[0].U.dtype
+        like = next(rnn.parameters()).dtype
         table = Table(model.embedding.weight.detach(), weights[0])
         size, symbols = model.config.output_size, len(model.symbols)
         gates = [
@@ -322,8 +337,8 @@ class TextStream:
         head = plain("head", model.head.weight.detach(), (symbols, size), like)
         bias = plain("head", model.head.bias.detach(), (symbols,), like)
         self.handle = Handle(
+            rnn,
             weights,
-            rnn.copy_boundary == "hold",
             rnn.rounds_products,
             table,
             output_size=size,
@@ -335,15 +350,16 @@ class TextStream:
             _kept=(gates, embeddings, head, bias),
         )
         self.slope, self.samples, self.generator = rnn.slope, rnn.boundary == "sample", generator
-        self.sizes, self.symbols = rnn.hidden_sizes, symbols
+        self.rnn, self.sizes, self.symbols = rnn, rnn.hidden_sizes, symbols
         self.logits = torch.empty(symbols, device="cpu")
         self.z = torch.empty(rnn.num_layers - 1, device="cpu")
         self.set(state)
 
     def set(self, state: HMLSTMState) -> None:
-        h, c = ([part[0].contiguous() for part in parts] for parts in (state.h, state.c))
-        z = state.z[0].contiguous()
-        check(self.handle.library.hmrnn_stream_set(self.handle.stream, pointers(h), pointers(c), z.data_ptr()))
+        self.rnn._check_state(state, 1, self.z)
+        plain = plain_state(state)
+        h, c, z = pointers(plain.h), pointers(plain.c), plain.z.data_ptr()
+        check(self.handle.library.hmrnn_stream_set(self.handle.stream, h, c, z))
 
     @property
     def state(self) -> HMLSTMState:

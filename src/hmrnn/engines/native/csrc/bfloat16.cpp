@@ -107,8 +107,8 @@ Bf16Kernel fastest() {
   return Bf16Kernel::kWiden;
 }
 
-// c[m][0 .. columns) (+)= a[m] . panel, for M rows of a block.
-template <int M, bool kDot>
+// c[m][0 .. columns) (+)= a[m] . panel, for M rows of a block. kByPairs: how its numbers lie, see RoundedRows.
+template <int M, bool kDot, bool kByPairs>
 inline void bf16_tile(const Bf16* a, int64_t depth, const Bf16* panel, float* const* c, int64_t columns, bool accumulate) {
   using F = Vector<float>;
   using U = Vector<uint32_t>;
@@ -120,7 +120,7 @@ inline void bf16_tile(const Bf16* a, int64_t depth, const Bf16* panel, float* co
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
         uint32_t both;
-        std::memcpy(&both, a + m * kBf16Depth + 2 * pair, sizeof(both));
+        std::memcpy(&both, a + 2 * (kByPairs ? pair * kBlockRows + m : m * kBf16Depth / 2 + pair), sizeof(both));
         if constexpr (kDot) {
 #if defined(__AVX512BF16__)
           const auto left = bits<__m512bh>(_mm512_set1_epi32(both));
@@ -140,22 +140,22 @@ inline void bf16_tile(const Bf16* a, int64_t depth, const Bf16* panel, float* co
   for (int m = 0; m < M; ++m) put<float>(sum[m], c[m], columns, accumulate);
 }
 
-template <int M, bool kDot>
+template <int M, bool kDot, bool kByPairs>
 struct Bf16Tiles {
   static void run(int rows, const Bf16* a, int64_t depth, const Bf16* panel, float* const* c, int64_t columns, bool accumulate) {
     if (rows == M)
-      bf16_tile<M, kDot>(a, depth, panel, c, columns, accumulate);
+      bf16_tile<M, kDot, kByPairs>(a, depth, panel, c, columns, accumulate);
     else
-      Bf16Tiles<M - 1, kDot>::run(rows, a, depth, panel, c, columns, accumulate);
+      Bf16Tiles<M - 1, kDot, kByPairs>::run(rows, a, depth, panel, c, columns, accumulate);
   }
 };
 
-template <bool kDot>
-struct Bf16Tiles<0, kDot> {
+template <bool kDot, bool kByPairs>
+struct Bf16Tiles<0, kDot, kByPairs> {
   static void run(int, const Bf16*, int64_t, const Bf16*, float* const*, int64_t, bool) {}
 };
 
-template <bool kDot>
+template <bool kDot, bool kByPairs>
 void vector_multiply(const Bf16* data, int64_t rows, int64_t depth, const Bf16* panels, int64_t begin, int64_t end, int64_t width,
                      float* const* to, bool accumulate) {
   float* c[kBf16TileRows];
@@ -166,8 +166,8 @@ void vector_multiply(const Bf16* data, int64_t rows, int64_t depth, const Bf16* 
       for (int64_t i = 0, m = 0; i < tiles; ++i) {
         const int height = static_cast<int>(count * (i + 1) / tiles - m);
         for (int j = 0; j < height; ++j) c[j] = to[block + m + j] + first;
-        Bf16Tiles<kBf16TileRows, kDot>::run(height, data + block * depth + m * kBf16Depth, depth, panels + p * depth * kPanel, c,
-                                            columns, accumulate);
+        const Bf16* a = data + block * depth + m * (kByPairs ? 2 : kBf16Depth);
+        Bf16Tiles<kBf16TileRows, kDot, kByPairs>::run(height, a, depth, panels + p * depth * kPanel, c, columns, accumulate);
         m += height;
       }
     }
@@ -196,9 +196,9 @@ Bf16Kernel& bf16_kernel() {
 }
 
 void RoundedRows::multiply(const uint32_t* panels, int64_t begin, int64_t end, int64_t width, float* const* to, bool accumulate) const {
-  auto* multiply = vector_multiply<false>;
+  auto* multiply = by_pairs_ ? vector_multiply<false, true> : vector_multiply<false, false>;
 #if defined(__AVX512BF16__)
-  if (bf16_kernel() == Bf16Kernel::kDot) multiply = vector_multiply<true>;
+  if (bf16_kernel() == Bf16Kernel::kDot) multiply = by_pairs_ ? vector_multiply<true, true> : vector_multiply<true, false>;
 #endif
 #if HMRNN_AMX
   if (bf16_kernel() == Bf16Kernel::kAmx) multiply = amx_multiply;

@@ -24,6 +24,19 @@ std::vector<Group<T>> groups_of(int64_t rows, int threads, int64_t work) {
   return groups;
 }
 
+// Multiply-adds of a batch row in the largest product of a call, and of all products with U, were there no COPY.
+struct WorkOf {
+  int64_t largest = 0, all = 0;
+
+  explicit WorkOf(const HmrnnCall& call) {
+    for (int64_t l = 0; l < call.layers; ++l) {
+      const int64_t work = 4 * call.hidden[l] * call.hidden[l];
+      all += work * call.steps * call.rows;
+      largest = std::max(largest, work);
+    }
+  }
+};
+
 // What one thread does. The members of a group keep the books each for itself: that is cheaper than to wait for one that
 // does. They share products by columns, and everything else by batch rows.
 template <typename T>
@@ -262,11 +275,11 @@ class ForwardWorker : Books<T> {
   }
 };
 
-// The groups' events one behind the other in the caller's memory.
+// The groups' events one behind the other in the caller's memory, layer by layer.
 template <typename T>
-void join_groups(ForwardPass<T>& pass, int64_t* counts) {
+void join_groups(ForwardPass<T>& pass, const Pool::Lease& lease, int64_t* counts) {
   Tables<T>& tables = pass.tables;
-  for (int64_t l = 0; l < tables.layers; ++l) {
+  share_out(lease, tables.layers, [&](int64_t l, int) {
     int64_t total = 0;
     for (Group<T>& group : tables.groups) {
       Layer<T>& layer = group.layers[l];
@@ -287,7 +300,7 @@ void join_groups(ForwardPass<T>& pass, int64_t* counts) {
       total += layer.count;
     }
     counts[l] = total;
-  }
+  });
 }
 
 }  // namespace
@@ -299,13 +312,7 @@ Tables<T>::Tables(const HmrnnCall& call, const HmrnnForward& out)
       x(static_cast<const T*>(call.x)), table(static_cast<const T*>(call.table)), table_z(static_cast<const T*>(call.table_z)),
       symbols(call.symbols), given(static_cast<const T*>(call.given)), uniforms(call.uniforms), lengths(rows, steps) {
   if (call.lengths) lengths.assign(call.lengths, call.lengths + rows);
-  int64_t all = 0, largest = 0;
-  for (int64_t l = 0; l < layers; ++l) {
-    const int64_t work = 4 * call.hidden[l] * call.hidden[l];
-    all += work * steps * rows;
-    largest = std::max(largest, work);
-  }
-  groups = groups_of<T>(rows, all < kWorthThreads ? 1 : threads, largest);
+  groups = groups_of<T>(rows, threads, WorkOf(call).largest);
   threads = 0;
   for (const Group<T>& group : groups) threads += group.team;
   const int64_t decisions = steps * rows * (layers - 1);
@@ -360,7 +367,7 @@ void Tables<T>::add_layer(const HmrnnCall& call, const HmrnnForward& out, int64_
 template <typename T>
 void forward(const HmrnnCall& call, HmrnnForward& out, std::unique_ptr<AnyTables>& kept) {
   const auto start = std::chrono::steady_clock::now();
-  const Pool::Lease lease(call.threads);
+  const Pool::Lease lease(WorkOf(call).all < kWorthThreads ? 1 : call.threads);
   HmrnnCall granted = call;
   granted.threads = lease.threads();  // fewer, if another thread of the program has them
   auto saved = std::make_unique<SavedTables<T>>(granted, out);
@@ -373,7 +380,7 @@ void forward(const HmrnnCall& call, HmrnnForward& out, std::unique_ptr<AnyTables
   lease.run([&](int id) {
     if (id < tables.threads) workers[id]->run();
   });
-  join_groups(pass, out.counts);
+  join_groups(pass, lease, out.counts);
   out.seconds[0] = seconds_since(start);
   out.seconds[1] = pass.product_seconds();
   if (tables.training) kept = std::move(saved);

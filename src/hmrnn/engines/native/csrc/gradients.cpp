@@ -6,19 +6,22 @@ namespace hmrnn {
 
 namespace {
 
-// What a matrix multiplied in one event, and the gradient by the product.
+// What matrices multiplied in one event, and the gradient by the sum of their products. Null: not multiplied there.
 template <typename T>
 struct Use {
-  const T *ds, *input;
+  const T *ds, *inputs[2];
 };
 
-// Sums of ds^T . input over the events, for the rows [begin, end) of a matrix.
+// Sums of ds^T . input over the events, for the rows [begin, end) of a matrix, or of two that were used together: then
+// ds is rounded once for both.
 template <typename T>
 struct MatrixTask {
   const std::vector<Use<T>>* uses;
-  T* out;          // (4H, inputs)
-  int64_t inputs;  // columns
+  T* out[2];           // (4H, widths[k]); the second may be null
+  int64_t widths[2];
   int64_t begin, end;
+
+  int64_t work() const { return static_cast<int64_t>(uses->size()) * (widths[0] + (out[1] ? widths[1] : 0)); }
 };
 
 // Room of a thread.
@@ -37,29 +40,36 @@ template <typename T>
 void run(const MatrixTask<T>& task, bool bfloat16, Room<T>& room) {
   const Stopwatch watch(room.seconds);
   const int64_t events = static_cast<int64_t>(task.uses->size()), rows = task.end - task.begin;
-  if (events == 0) return zero(row(task.out, task.begin, task.inputs), rows * task.inputs);
-  for (int64_t first = 0; first < events; first += kDepth) {
+  for (int64_t first = 0; first < std::max<int64_t>(1, events); first += kDepth) {
     const int64_t depth = std::min(kDepth, events - first);
     const Use<T>* uses = task.uses->data() + first;
-    room.inputs.allocate(depth, task.inputs, bfloat16);
-    room.inputs.pack_rows([=](int64_t k) { return uses[k].input; }, 0, room.inputs.count());
-    room.list.clear();
-    for (int64_t j = 0; j < rows; ++j) room.list.to.push_back(row(task.out, task.begin + j, task.inputs));
-    for (int64_t k = 0; k < depth; ++k) room.list.from.push_back(uses[k].ds + task.begin);
     if constexpr (std::is_same_v<T, float>)
-      if (bfloat16) {
-        room.rounded.take_transposed([&](int64_t k) { return room.list.from[k]; }, depth, 0, rows);
-        room.rounded.multiply(room.inputs.pairs(), 0, room.inputs.count(), task.inputs, room.list.to.data(), first > 0);
+      if (bfloat16) room.rounded.take_transposed([=](int64_t k) { return uses[k].ds; }, depth, task.begin, task.end);
+    for (int which = 0; which < 2 && task.out[which]; ++which) {
+      const int64_t width = task.widths[which];
+      room.list.clear();
+      for (int64_t j = 0; j < rows; ++j) room.list.to.push_back(row(task.out[which], task.begin + j, width));
+      if (events == 0) {
+        zero(room.list.to[0], rows * width);
         continue;
       }
-    multiply_transposed(room.list.from, room.inputs, room.list.to, first > 0, room.columns);
+      room.inputs.allocate(depth, width, bfloat16);
+      room.inputs.pack_rows([=](int64_t k) { return uses[k].inputs[which]; }, 0, room.inputs.count());
+      if constexpr (std::is_same_v<T, float>)
+        if (bfloat16) {
+          room.rounded.multiply(room.inputs.pairs(), 0, room.inputs.count(), width, room.list.to.data(), first > 0);
+          continue;
+        }
+      for (int64_t k = 0; k < depth; ++k) room.list.from.push_back(uses[k].ds + task.begin);
+      multiply_transposed(room.list.from, room.inputs, room.list.to, first > 0, room.columns);
+    }
   }
 }
 
-// The uses of a layer's matrices.
+// The uses of a layer's matrices: U and W in nearly all events, V in few.
 template <typename T>
 struct Uses {
-  std::vector<Use<T>> U, W, V;
+  std::vector<Use<T>> U_and_W, V;
 
   Uses(const Tables<T>& tables, int64_t l) {
     for (const Group<T>& group : tables.groups) {
@@ -68,9 +78,9 @@ struct Uses {
       for (int64_t e = group.rows(); e < layer.count; ++e) {
         const Event& event = layer.events[e];
         const T* ds = row(layer.gates, e, 4 * layer.H);
-        U.push_back({ds, row(layer.h, event.before, layer.H)});
-        if (event.y && below) W.push_back({ds, row(below, event.below, layer.H_below)});
-        if (event.z) V.push_back({ds, row(group.layers[l + 1].h, event.above, layer.H_above)});
+        const T* fed = event.y && below ? row(below, event.below, layer.H_below) : nullptr;
+        U_and_W.push_back({ds, {row(layer.h, event.before, layer.H), fed}});
+        if (event.z) V.push_back({ds, {row(group.layers[l + 1].h, event.above, layer.H_above), nullptr}});
       }
     }
   }
@@ -138,17 +148,16 @@ double sum_up(Tables<T>& tables, const DetectorGradients<T>& detectors, HmrnnBac
     const Layer<T>& layer = tables.groups[0].layers[l];
     const HmrnnWeights& out = gradients.d_weights[l];
     uses.emplace_back(tables, l);
-    auto add = [&](const std::vector<Use<T>>& of, void* into, int64_t inputs) {
+    auto add = [&](const std::vector<Use<T>>& of, void* out, int64_t width, void* too = nullptr, int64_t its_width = 0) {
       const int64_t rows = 4 * layer.H, size = std::max(kFewest, (rows + shares - 1) / shares);
-      for (int64_t begin = 0; begin < rows && into; begin += size)
-        tasks.push_back({&of, static_cast<T*>(into), inputs, begin, std::min(rows, begin + size)});
+      for (int64_t begin = 0; begin < rows && out; begin += size)
+        tasks.push_back({&of, {static_cast<T*>(out), static_cast<T*>(too)}, {width, its_width}, begin, std::min(rows, begin + size)});
     };
-    add(uses.back().U, out.U, layer.H);
-    add(uses.back().W, out.W, layer.H_below);
+    add(uses.back().U_and_W, out.U, layer.H, out.W, layer.H_below);
     add(uses.back().V, out.V, layer.H_above);
   }
   // The longest first: what is begun last should not be waited for.
-  std::stable_sort(tasks.begin(), tasks.end(), [](auto& a, auto& b) { return a.uses->size() * a.inputs > b.uses->size() * b.inputs; });
+  std::stable_sort(tasks.begin(), tasks.end(), [](auto& a, auto& b) { return a.work() > b.work(); });
   const int64_t matrices = static_cast<int64_t>(tasks.size()), width = 4 * tables.groups[0].layers[0].H;
   const int64_t parts = gradients.d_table ? shares : 0;
   std::vector<Room<T>> rooms(lease.threads());

@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define HMRNN_ABI 2
+#define HMRNN_ABI 3
 
 enum { HMRNN_FLOAT32 = 0, HMRNN_FLOAT64 = 1, HMRNN_BFLOAT16 = 2 }; /* the last: operands of products; the rest is float32 */
 
@@ -91,6 +91,20 @@ typedef struct {
 } HmrnnProduct;
 
 HMRNN_API const char* hmrnn_product(const HmrnnProduct* product);
+
+/* The gradient of a sequence in which one vector stands at many steps, values[index] + repeats * tangents[index] with repeats
+ * of zero: by the values, and by the repeats. */
+typedef struct {
+  int32_t precision, threads;
+  int64_t steps, values, width;
+  const void* grad;      /* (steps, width) */
+  const int64_t* index;  /* (steps), below `values` */
+  const void* tangents;  /* (values, width) */
+  void* d_values;        /* (values, width) */
+  void* d_repeats;       /* (steps) */
+} HmrnnExpansion;
+
+HMRNN_API const char* hmrnn_expansion_backward(const HmrnnExpansion* expansion);
 
 /* Single steps without a gradient, with weights that stay as they are: bfloat16 copies them, else they are read where they
  * lie. The output module is there if `output_size` is not 0 (float32 only). */

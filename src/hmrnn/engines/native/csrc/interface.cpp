@@ -51,6 +51,15 @@ const char* hmrnn_product(const HmrnnProduct* product) {
   return guarded([&] { hmrnn::product(*product); });
 }
 
+const char* hmrnn_expansion_backward(const HmrnnExpansion* expansion) {
+  return guarded([&] {
+    if (expansion->precision == HMRNN_FLOAT64)
+      hmrnn::expansion_backward<double>(*expansion);
+    else
+      hmrnn::expansion_backward<float>(*expansion);
+  });
+}
+
 const char* hmrnn_stream_new(const HmrnnStream* what, void** stream) {
   return guarded([&] { *stream = hmrnn::make_stream(*what).release(); });
 }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -66,30 +67,34 @@ class Panels {
       whole_.room(size);
   }
 
-  // From a matrix stored as (width, depth): for products with its transpose.
+  // From a matrix stored as (width, depth): for products with its transpose. In blocks of 16 x 16, so that whole lines of
+  // the cache are read and written.
   void pack_transposed(const T* w, int64_t begin, int64_t end) {
-    auto at = [&](int64_t column, int64_t k) { return column < width && k < depth ? w[column * depth + k] : T(0); };
     if (rounded)
-      fill_transposed(pairs_.get(), padded() / 2, begin, end, [&](int64_t column, int64_t pair) {
-        return rounded_pair(at(column, 2 * pair), at(column, 2 * pair + 1));
+      fill_transposed(pairs_.get(), padded() / 2, begin, end, [&](int64_t column, int64_t pair, uint32_t* block) {
+        if constexpr (std::is_same_v<T, float>) {
+          float padded[32];
+          round_neighbours(numbers(w, column, 2 * pair, padded), block);
+        }
       });
     else
-      fill_transposed(whole_.get(), depth, begin, end, at);
+      fill_transposed(whole_.get(), depth, begin, end, [&](int64_t column, int64_t k, T* block) {
+        T padded[16];
+        std::memcpy(block, numbers(w, column, k, padded), sizeof(padded));
+      });
   }
 
-  // From rows of length `width`, one for each k.
+  // From rows of length `width`, one for each k; null stands for zeros. Row after row, as they lie in memory.
   template <typename Row>
   void pack_rows(Row row, int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) {
-      const int64_t first = p * kPanel, columns = std::min<int64_t>(kPanel, width - first);
-      if (rounded) {
-        uint32_t* out = pairs_.get() + p * padded() / 2 * kPanel;
-        for (int64_t k = 0; k < padded(); k += 2, out += kPanel)
-          pair_rows(k < depth ? row(k) + first : nullptr, k + 1 < depth ? row(k + 1) + first : nullptr, columns, out);
-      } else {
-        T* out = whole_.get() + p * depth * kPanel;
-        for (int64_t k = 0; k < depth; ++k, out += kPanel)
-          for (int64_t j = 0; j < kPanel; ++j) out[j] = j < columns ? row(k)[first + j] : T(0);
+    for (int64_t k = 0; k < padded(); k += rounded ? 2 : 1) {
+      const T *even = k < depth ? row(k) : nullptr, *odd = rounded && k + 1 < depth ? row(k + 1) : nullptr;
+      for (int64_t p = begin; p < end; ++p) {
+        const int64_t first = p * kPanel, columns = std::min<int64_t>(kPanel, width - first);
+        if (rounded)
+          pair_rows(even ? even + first : nullptr, odd ? odd + first : nullptr, columns, pairs_.get() + (p * padded() + k) / 2 * kPanel);
+        else
+          put_row(even ? even + first : nullptr, columns, whole_.get() + (p * depth + k) * kPanel);
       }
     }
   }
@@ -98,27 +103,48 @@ class Panels {
   Buffer<T> whole_;
   Buffer<uint32_t> pairs_;
 
-  // A row that there is not (null) is zero.
-  static void pair_rows(const T* even, const T* odd, int64_t columns, uint32_t* out) {
-    if (odd && columns == kPanel)
-#pragma omp simd
-      for (int64_t j = 0; j < kPanel; ++j) out[j] = rounded_pair(even[j], odd[j]);
-    else
-      for (int64_t j = 0; j < kPanel; ++j) out[j] = rounded_pair(even && j < columns ? even[j] : 0, odd && j < columns ? odd[j] : 0);
+  static void put_row(const T* from, int64_t columns, T* out) {
+    if (from && columns == kPanel) {
+      std::memcpy(out, from, kPanel * sizeof(T));
+    } else {
+      std::fill_n(out, kPanel, T(0));
+      if (from) std::copy_n(from, columns, out);
+    }
   }
 
-  // In blocks of 16 x 16, so that whole lines of the cache are read and written.
-  template <typename Element, typename Value>
-  static void fill_transposed(Element* out, int64_t rows, int64_t begin, int64_t end, Value value) {
-    Element block[16][16];
+  // A row that there is not (null) is zero.
+  static void pair_rows(const T* even, const T* odd, int64_t columns, uint32_t* out) {
+    if constexpr (std::is_same_v<T, float>)
+      if (even && odd && columns == kPanel && kPanel % 16 == 0) {
+        for (int64_t j = 0; j < kPanel; j += 16) round_rows(even + j, odd + j, out + j);
+        return;
+      }
+    for (int64_t j = 0; j < kPanel; ++j) out[j] = rounded_pair(even && j < columns ? even[j] : 0, odd && j < columns ? odd[j] : 0);
+  }
+
+  // Numbers of a column from k on: where they lie; or, where some of them do not exist, in `padded`, with zeros for those.
+  template <size_t N>
+  const T* numbers(const T* w, int64_t column, int64_t k, T (&padded)[N]) const {
+    const int64_t count = column < width ? std::clamp<int64_t>(depth - k, 0, N) : 0;
+    if (count == N) return w + column * depth + k;
+    std::fill_n(padded, N, T(0));
+    if (count) std::copy_n(w + column * depth + k, count, padded);
+    return padded;
+  }
+
+  template <typename Element, typename Fill>
+  static void fill_transposed(Element* out, int64_t rows, int64_t begin, int64_t end, Fill fill) {
+    alignas(64) Element block[16][16];
     for (int64_t p = begin; p < end; ++p)
       for (int64_t k = 0; k < rows; k += 16)
         for (int64_t j = 0; j < kPanel; j += 16) {
-          for (int64_t i = 0; i < 16; ++i)
-            for (int64_t d = 0; d < 16; ++d) block[i][d] = value(p * kPanel + j + i, k + d);
+          for (int64_t i = 0; i < 16; ++i) fill(p * kPanel + j + i, k, block[i]);
           Element* to = out + (p * rows + k) * kPanel + j;
-          for (int64_t d = 0; d < std::min<int64_t>(16, rows - k); ++d)
-            for (int64_t i = 0; i < std::min<int64_t>(16, kPanel - j); ++i) to[d * kPanel + i] = block[i][d];
+          if (rows - k >= 16 && kPanel - j >= 16)
+            put_transposed(block, to, kPanel);
+          else
+            for (int64_t d = 0; d < std::min<int64_t>(16, rows - k); ++d)
+              for (int64_t i = 0; i < std::min<int64_t>(16, kPanel - j); ++i) to[d * kPanel + i] = block[i][d];
         }
   }
 };

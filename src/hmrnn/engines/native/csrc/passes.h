@@ -211,6 +211,9 @@ struct DetectorGradients {
 void product(const HmrnnProduct& product);
 
 template <typename T>
+void expansion_backward(const HmrnnExpansion& expansion);
+
+template <typename T>
 double sum_up(Tables<T>& tables, const DetectorGradients<T>& detectors, HmrnnBackward& gradients, const Pool::Lease& lease);
 
 }  // namespace hmrnn

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "vectors.h"
 
@@ -106,6 +107,7 @@ struct Moments {
   double mean, rstd;
 };
 
+// Numbers whose squares overflow have no variance: rstd is NaN then, and not the 0 that would make finite numbers of them.
 template <typename T>
 inline Moments moments(const T* x, int64_t n, double eps) {
   T sum = 0;
@@ -115,7 +117,8 @@ inline Moments moments(const T* x, int64_t n, double eps) {
   T square = 0;
 #pragma omp simd reduction(+ : square)
   for (int64_t j = 0; j < n; ++j) square += (x[j] - mean) * (x[j] - mean);
-  return {static_cast<double>(mean), 1.0 / std::sqrt(static_cast<double>(square / n) + eps)};
+  const double variance = std::isfinite(square) ? static_cast<double>(square / n) : std::numeric_limits<double>::quiet_NaN();
+  return {static_cast<double>(mean), 1.0 / std::sqrt(variance + eps)};
 }
 
 // x -> (x - mean) * rstd; returns rstd

@@ -1,6 +1,8 @@
-// Threads of our own, and how those that share rows meet.
+// Threads, and how those that share rows meet.
 //
-// They are not OpenMP's: torch brings its own OpenMP, a second one in the process would fight with it for the cores.
+// They are those of the OpenMP runtime that torch has brought into the process. After each operation of torch these wait
+// for the next one without sleeping, for some milliseconds: threads of our own would have to share the cores with them.
+// Where there is no such runtime, and in a process that was forked, which takes no threads along, we start our own.
 #pragma once
 
 #include <atomic>
@@ -27,6 +29,8 @@ inline void pause_briefly() {
 // have not, the one that waits must leave its core to the other.
 class Barrier {
  public:
+  static constexpr int kSpins = 1000;  // some 20 to 50 microseconds: longer than threads on cores of their own lie apart
+
   explicit Barrier(int threads) : threads_(threads) {}
 
   void wait() {
@@ -46,7 +50,6 @@ class Barrier {
   }
 
  private:
-  static constexpr int kSpins = 1000;  // some 20 to 50 microseconds: longer than threads on cores of their own lie apart
   const int threads_;
   std::atomic<int> arrived_{0}, phase_{0};
 };
@@ -64,11 +67,13 @@ struct Share {
 // `Lease::threads`. The system may give fewer than are wanted, too.
 class Pool {
  public:
+  using Work = std::function<void(int)>;
+
   class Lease {
    public:
     explicit Lease(int wanted, bool patient = false);
     int threads() const { return threads_; }
-    void run(const std::function<void(int)>& task) const;
+    void run(const Work& task) const;
 
    private:
     std::shared_ptr<Pool> pool_;
@@ -80,13 +85,15 @@ class Pool {
 
  private:
   static std::shared_ptr<Pool> of_this_process();
-  void grow(int threads);
+  int grant(int threads);
+  int grow(int threads);
+  void run(int threads, const Work& work);
   void serve(int id, uint64_t done);
 
   std::mutex leased_, mutex_;
   std::condition_variable wake_, finished_;
-  std::vector<std::thread> threads_;
-  const std::function<void(int)>* work_ = nullptr;
+  std::vector<std::thread> threads_;  // of our own
+  const Work* work_ = nullptr;
   uint64_t round_ = 0;
   int wanted_ = 0, running_ = 0;
   bool ends_ = false;
