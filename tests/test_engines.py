@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 from hypothesis import given, settings
 from networks import Case, cases
 
-from hmrnn import COPY, HMLSTM, UPDATE, HMLSTMState, Symbols, TextModel, TextModelConfig
+from hmrnn import COPY, HMLSTM, UPDATE, HMLSTMState, Symbols, TextModel, TextModelConfig, engines
+from hmrnn.engines import reference
+from hmrnn.recurrent import Call
 
 ENGINES = ["events", "native"]
 
@@ -426,3 +429,27 @@ def test_the_choice_and_its_reason():
         assert engine == "reference"
         assert word in reason
         assert "\n" not in reason
+
+
+def test_a_new_kind_of_boundary_is_computed_by_no_engine_that_does_not_declare_it(monkeypatch):
+    cpu = torch.device("cpu")
+    for name in ("auto", "native", "events"):
+        with pytest.raises(ValueError, match="and these are noisy"):
+            engines.choose(name, "noisy", cpu, torch.float32)
+    declared = {**engines.ENGINES, "reference": replace(reference.ENGINE, boundaries=frozenset({"noisy"}))}
+    monkeypatch.setattr(engines, "ENGINES", declared)
+    engine, reason = engines.choose("native", "noisy", cpu, torch.float32)
+    assert (engine, reason) == (
+        "reference",
+        "the native engine computes sample and step boundaries, and these are noisy",
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_refuses_a_kind_that_it_does_not_compute(engine):
+    """Though nothing but the kind itself says so: there are no random numbers, as with `step`."""
+    rnn = HMLSTM(2, [3, 3])
+    call = Call(torch.randn(4, 2, 2), rnn.initial_state(2), None, None, 1.0, None)
+    for kind in ("soft", "sample", "noisy"):
+        with pytest.raises(ValueError, match="boundary"):
+            engines.ENGINES[engine].run(rnn.weights(), call, engines.Rules(kind, True, None))

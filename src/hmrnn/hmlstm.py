@@ -182,7 +182,7 @@ class HMLSTM(Recurrent):
 
     @property
     def rounds_products(self) -> bool:
-        return self.wants_bfloat16 and self.engine == "native" and next(self.parameters()).dtype == torch.float32
+        return self.wants_bfloat16 and engines.ENGINES[self.engine].rounds(next(self.parameters()).dtype)
 
     @property
     def wants_bfloat16(self) -> bool:
@@ -228,7 +228,7 @@ class HMLSTM(Recurrent):
         uniforms = self._uniforms((T, B), call.generator, call.state.z.device) if call.given is None else None
         masks, weights = self._masks(B, call.generator), self._weights_of_call(call.generator)
         rules = engines.Rules(self.boundary, self.copy_boundary == "hold", uniforms, self.rounds_products, masks)
-        trace = engines.ENGINES[self.engine](weights, call, rules)
+        trace = engines.ENGINES[self.engine].run(weights, call, rules)
         done = operations(trace.z, call.state.z, call.valid)
         return Unrolled(HMLSTMOutput(trace.steps, trace.z, done), trace.state)
 

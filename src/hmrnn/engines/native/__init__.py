@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hmrnn.engines import event_driven
 from hmrnn.engines.event_driven import (
@@ -28,7 +29,7 @@ from hmrnn.engines.native.library import (
     plain_weights,
     pointers,
 )
-from hmrnn.engines.types import Rules, Trace
+from hmrnn.engines.types import Engine, Rules, Trace
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
 
@@ -86,7 +87,7 @@ class NativeKernel:
             plain(f"masks[{l}]", mask, (B, size), dtype)
             for l, (mask, size) in enumerate(zip(rules.masks, sizes[:-1], strict=False))
         ]
-        uniforms = None if rules.uniforms is None else plain("uniforms", rules.uniforms, (T, B, L - 1), torch.float32)
+        uniforms = plain_uniforms(rules, (T, B, L - 1)) if given is None else None
 
         new = partial(torch.empty, dtype=dtype, device="cpu")
         N = B * (T + 1)
@@ -176,6 +177,15 @@ class NativeKernel:
         return InputGradients(d_x, d_table, d_table_z, d_h, d_c, d_z, d_weights)
 
 
+def plain_uniforms(rules: Rules, shape: tuple[int, ...]) -> Tensor | None:
+    """By which the library tells the two kinds of boundaries that it computes: it samples where there are some."""
+    if rules.boundary == "step":
+        return None
+    if rules.boundary != "sample" or rules.uniforms is None:
+        raise ValueError(f"boundary={rules.boundary!r} without random numbers is not what this engine computes")
+    return plain("uniforms", rules.uniforms, shape, torch.float32)
+
+
 def plain_inputs(inputs: Inputs, input_size: int, units: int, dtype: torch.dtype) -> Inputs:
     if inputs.x is not None:
         return Inputs(plain("x", inputs.x, (*inputs.shape, input_size), dtype))
@@ -188,3 +198,23 @@ def plain_inputs(inputs: Inputs, input_size: int, units: int, dtype: torch.dtype
     table = plain("the table of inputs", inputs.table, (size, 4 * units), dtype)
     table_z = None if inputs.table_z is None else plain("the table's detector", inputs.table_z, (size,), dtype)
     return Inputs(None, table, table_z, plain("x.index", inputs.symbols, inputs.shape, torch.int64))
+
+
+def missing(device: torch.device, dtype: torch.dtype) -> str:
+    try:
+        library()
+    except Unavailable as error:
+        return f"the native engine is not available: {error}"
+    return ""
+
+
+ENGINE = Engine(
+    "native",
+    run,
+    boundaries=frozenset({"step", "sample"}),
+    devices=frozenset({"cpu"}),
+    dtypes=frozenset({torch.float32, torch.float64}),
+    bfloat16=True,
+    fastest="the fastest on a CPU",
+    missing=missing,
+)
