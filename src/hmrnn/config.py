@@ -14,7 +14,7 @@ from tyro.conf import Suppress, arg
 Boundary = Literal["step", "sample", "soft"]
 CopyBoundary = Literal["recompute", "hold"]
 RecurrentKind = Literal["hm-lstm", "lstm", "clockwork", "hrnn"]
-Engine = Literal["auto", "native", "events", "reference"]
+Engine = Literal["auto", "native", "events", "triton", "reference"]
 Precision = Literal["auto", "float32", "bfloat16"]
 OnUnknown = Literal["error", "skip", "replace"]
 BOUNDARIES: tuple[str, ...] = get_args(Boundary)

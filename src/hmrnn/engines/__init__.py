@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from hmrnn.engines import events, native, reference
+from hmrnn.engines import events, native, reference, triton
 from hmrnn.engines.types import Engine, Rules, Trace
 
 __all__ = ["ENGINES", "REQUESTS", "Engine", "Rules", "Trace", "check_request", "choose"]
 
 # In the order in which they are tried: one that can't do a thing leaves it to the next.
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (native.ENGINE, events.ENGINE, reference.ENGINE)}
+ENGINES: dict[str, Engine] = {module.ENGINE.name: module.ENGINE for module in (triton, native, events, reference)}
 REQUESTS = ("auto", *ENGINES)
 
 
