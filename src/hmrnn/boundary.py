@@ -16,7 +16,7 @@ from torch import Tensor
 from hmrnn.config import BOUNDARIES
 
 
-def hard_sigmoid(s: Tensor, slope: float) -> Tensor:
+def hard_sigmoid(s: Tensor, slope: float | Tensor) -> Tensor:
     """max(0, min(1, (slope*s + 1) / 2)), whose derivative at the two corners is 0."""
     # Not clamp(): its derivative at the corners is 1, and s = b_z = ±1 exactly is what a detector that has
     # seen nothing but zeros gets.

@@ -18,6 +18,7 @@ from hmrnn.config import (
     Precision,
     check_share,
 )
+from hmrnn.devices import autocast_dtype
 from hmrnn.dropout import drop_weights, mask
 from hmrnn.engines.native.streams import try_step
 from hmrnn.equations import LayerWeights
@@ -97,9 +98,9 @@ class HMLSTM(Recurrent):
     boundary_bias   start value of the detectors' biases b_z: one number, or one for each layer but the last
     slope           a of z~ = max(0, min(1, (a*s_z + 1) / 2)); a call may give its own
     batch_first     (B, T, ...) instead of (T, B, ...)
-    precision       of matrix products. auto: bfloat16 under `torch.autocast("cpu", torch.bfloat16)`, else that of the
-                    weights; bfloat16: always, if the weights are float32; float32: never. Only `native` knows bfloat16:
-                    operands are rounded, sums, cells, detectors and gradients stay float32
+    precision       of matrix products. auto: bfloat16 under `torch.autocast` of that dtype for the weights' device, else
+                    that of the weights; bfloat16: always, if the weights are float32; float32: never. `native` and
+                    `triton` know bfloat16: operands are rounded, sums, cells, detectors and gradients stay float32
     dropout         in training mode, the share of a layer's units that are 0 to the layer above. The mask is drawn once
                     for each row of a call, so that a segment keeps its value. Detectors see the units undropped
     weight_drop     in training mode, the share of the weights W, U and V that are 0, drawn once for each call. The
@@ -188,7 +189,7 @@ class HMLSTM(Recurrent):
     def wants_bfloat16(self) -> bool:
         """Whether products are to be computed in bfloat16 where that can be done."""
         if self.precision == "auto":
-            return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+            return autocast_dtype(next(self.parameters()).device) == torch.bfloat16
         return self.precision == "bfloat16"
 
     @property
@@ -208,7 +209,7 @@ class HMLSTM(Recurrent):
         x: Tensor | Piecewise,
         state: HMLSTMState | None = None,
         boundaries: Tensor | None = None,
-        slope: float | None = None,
+        slope: float | Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[HMLSTMOutput, HMLSTMState]:
         done = None if self.drops else try_step(self, x, state, boundaries, slope, generator)

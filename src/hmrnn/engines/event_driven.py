@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hmrnn.devices import without_autocast
 from hmrnn.engines.types import Rules, Trace
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
@@ -94,7 +95,7 @@ def wants_gradient(tensors: Sequence[Tensor | None]) -> bool:
 
 def run(kernel: Kernel, weights: Sequence[LayerWeights], call: Call, rules: Rules, *, tables: bool = False) -> Trace:
     """Computes a call with an event-driven kernel. `tables`: whether it takes a table of inputs."""
-    with torch.autocast(call.state.z.device.type, enabled=False):  # the weights' dtype is the one to compute in
+    with without_autocast(call.state.z.device):  # the weights' dtype is the one to compute in
         inputs, weights = feed(list(weights), call, tables)
         return _run(kernel, weights, inputs, call, rules)
 
@@ -188,7 +189,7 @@ class _EventDriven(torch.autograd.Function):
             for grad, shape in zip(grads[4 * L :], ctx.shapes, strict=True)
         )
         gradients = Gradients(values, repeats, z, c_last, z_last)
-        with torch.autocast(like.device.type, enabled=False):
+        with without_autocast(like.device):
             d = kernel.backward(saved, gradients, ctx.needs_input_grad[5])
         parameters = [gradient for layer in d.weights for gradient in layer]
         return (None,) * 5 + (d.x, d.table, d.table_z, *d.h, *d.c, d.z, *parameters)

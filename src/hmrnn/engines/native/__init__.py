@@ -107,7 +107,7 @@ class NativeKernel:
             rows=B,
             layers=L,
             input_size=input_size,
-            slope=call.slope,
+            slope=float(call.slope),
             hidden=arrays[1],
             weights=arrays[0],
             x=address(inputs.x),

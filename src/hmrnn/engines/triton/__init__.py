@@ -50,6 +50,14 @@ class TritonKernel:
 def run(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
     if rules.boundary not in BOUNDARIES or (rules.boundary == "sample" and rules.uniforms is None is call.given):
         raise ValueError(f"boundary={rules.boundary!r} without random numbers is not what this engine computes")
+    from hmrnn.engines.triton import graphs
+
+    captured = graphs.wanted(call.state.z.device)
+    return graphs.run(launched, weights, call, rules) if captured else launched(weights, call, rules)
+
+
+def launched(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
+    """Launch by launch."""
     return event_driven.run(TritonKernel(), weights, call, rules)
 
 
@@ -61,10 +69,17 @@ def missing(device: torch.device, dtype: torch.dtype) -> str:
     if device.type == "cpu" and not interprets():
         return "the triton engine takes CPU tensors only under TRITON_INTERPRET=1"
     try:
-        import triton  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
+        import triton  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         return f"the triton engine needs triton (pip install 'hmrnn[gpu]'): {error}"
-    return ""
+    if device.type == "cpu":  # there its tests have checked it
+        from triton.runtime.interpreter import InterpretedFunction  # type: ignore[import-not-found, unused-ignore]
+
+        ready = isinstance(triton.language.sum, InterpretedFunction)
+        return "" if ready else "TRITON_INTERPRET=1 came too late: it must be set before triton is first imported"
+    from hmrnn.engines.triton.selfcheck import failure
+
+    return failure(device)
 
 
 ENGINE = Engine(
@@ -74,6 +89,6 @@ ENGINE = Engine(
     devices=frozenset({"cuda", "cpu"}),
     dtypes=frozenset({torch.float32, torch.float64}),
     bfloat16=True,
-    opt_in="since nobody has measured it on a GPU yet",
+    opt_in="which nobody has measured on a GPU yet",
     missing=missing,
 )

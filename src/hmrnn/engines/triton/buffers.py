@@ -25,13 +25,14 @@ class Products:
     @staticmethod
     def of(rules: Rules, like: Tensor) -> Products:
         # A CPU has no such product: there operands are kept in float32, and rounded when they are multiplied.
-        return Products(rules.bfloat16, torch.bfloat16 if rules.bfloat16 and like.is_cuda else like.dtype)
+        by_device = rules.bfloat16 and like.device.type != "cpu"
+        return Products(rules.bfloat16, torch.bfloat16 if by_device else like.dtype)
 
     def operand(self, values: Tensor) -> Tensor:
         return values.bfloat16().to(self.kind) if self.rounded else values
 
     def __call__(self, a: Tensor, b: Tensor, out: Tensor) -> Tensor:
-        if self.rounded and a.is_cuda:
+        if self.kind == torch.bfloat16:
             return torch.mm(a, b, out_dtype=torch.float32, out=out)
         return torch.mm(self.operand(a), b, out=out)
 
@@ -69,7 +70,7 @@ class Layer:
     @property
     def warps(self) -> int:
         """Of a program: enough that a row fits into its registers."""
-        return max(1, min(16, power_of_two(self.H) // 256)) if self.H > 512 else 4 if self.H > 128 else 2
+        return next((warps for most, warps in ((128, 2), (512, 4), (2048, 8)) if most >= self.H), 16)
 
 
 class Window:
@@ -122,6 +123,7 @@ class Window:
             "BH": power_of_two(layer.H),
             "BA": power_of_two(layer.HA),
             "num_warps": layer.warps,
+            "enable_fp_fusion": True,  # triton's default, which is about to change
         }
 
 
