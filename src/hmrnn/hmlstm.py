@@ -98,8 +98,8 @@ class HMLSTM(Recurrent):
     boundary_bias   start value of the detectors' biases b_z: one number, or one for each layer but the last
     slope           a of z~ = max(0, min(1, (a*s_z + 1) / 2)); a call may give its own
     batch_first     (B, T, ...) instead of (T, B, ...)
-    precision       of matrix products. auto: bfloat16 under `torch.autocast` of that dtype for the weights' device, else
-                    that of the weights; bfloat16: always, if the weights are float32; float32: never. `native` and
+    precision       of matrix products. auto: bfloat16 under `torch.autocast(…, torch.bfloat16)` of the weights' device,
+                    else that of the weights; bfloat16: always, if the weights are float32; float32: never. `native` and
                     `triton` know bfloat16: operands are rounded, sums, cells, detectors and gradients stay float32
     dropout         in training mode, the share of a layer's units that are 0 to the layer above. The mask is drawn once
                     for each row of a call, so that a segment keeps its value. Detectors see the units undropped

@@ -129,8 +129,8 @@ class Recurrent(nn.Module, ABC):
         slope        of the detectors in this call, instead of `self.slope`: a number, or a tensor of one on the device
         generator    for sampled boundaries, and for dropout: on the device of the weights
 
-        On a GPU, nothing here waits for it. That z is 0 or 1, and that lengths fit, is checked by the GPU itself: a call
-        that is wrong ends in a device-side assertion when the GPU comes to it.
+        On a GPU, nothing here waits for it. That z is 0 or 1, and that lengths fit, is checked by the GPU itself: a
+        wrong call ends in a device-side assertion when the GPU comes to it.
 
         Returns the output of every step, and the state after the last one.
         """

@@ -63,12 +63,13 @@ class Backward:
         window, layer, d, w = self.window, self.window.layers[l], self.layers[l], self.window.layers[l].w
         above, below = window.neighbours(l)
         tensors: list[Tensor | None] = [
-            layer.s, layer.hs, layer.cs, above and above.hs, window.zs, window.out_z, window.s_z,
+            layer.s, layer.hs, layer.cs, above.hs if above else None, window.zs, window.out_z, window.s_z,
             window.uniforms, window.valid,
-            w.b, w.gain, w.gain_c, w.bias_c, w.U_z, w.V_z, below and below.w.V_z, above and above.w.W_z,
+            w.b, w.gain, w.gain_c, w.bias_c, w.U_z, w.V_z,
+            below.w.V_z if below else None, above.w.W_z if above else None,
             window.slope, window.mask(l),
             d.d_h, self.d_z, d.dh, d.dc, self.dz, self.dz_now, self.ds_z,
-            d.d_operand, self.layers[l + 1].d_operand if above else None, self.layers[l - 1].d_operand if below else None,
+            d.d_operand, *(self.layers[n.l].d_operand if n else None for n in (above, below)),
             d.ds, d.b, d.gain, d.gain_c, d.bias_c,
         ]  # fmt: skip
         widths = [0 if n is None else self.layers[n.l].d_operand.shape[1] for n in (layer, above, below)]

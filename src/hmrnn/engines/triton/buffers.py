@@ -1,4 +1,4 @@
-"""What a window of steps is computed in: tensors for all steps, allocated once, that kernels and products write into."""
+"""What a window of steps is computed in: tensors for all steps, which kernels and products write into."""
 
 from __future__ import annotations
 

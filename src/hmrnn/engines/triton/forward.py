@@ -22,10 +22,10 @@ def step(window: Window, l: int) -> Step:
 
     layer, (above, below), w = window.layers[l], window.neighbours(l), window.layers[l].w
     tensors: list[Tensor | None] = [
-        layer.s, layer.hs, layer.cs, above and above.hs, below.hs if below else window.x,
+        layer.s, layer.hs, layer.cs, above.hs if above else None, below.hs if below else window.x,
         window.zs, window.out_z, window.s_z, window.given, window.uniforms, window.valid,
         w.b, w.gain, w.gain_c, w.bias_c, w.U_z, w.V_z, w.W_z, w.b_z, window.slope, window.mask(l),
-        layer.operand, above and above.operand, below and below.operand,
+        layer.operand, above.operand if above else None, below.operand if below else None,
     ]  # fmt: skip
     arguments, constants = present(tensors, window.zs), {**window.constants(l), "BB": power_of_two(layer.HB)}
     operands, sums, matrix = layer.operand.unbind(), layer.s.unbind(), layer.matrix.T

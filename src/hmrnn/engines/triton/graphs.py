@@ -51,7 +51,8 @@ class Graph:
 
     def __call__(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
         self.calls += 1
-        out: tuple[Tensor, ...] = _Latest.apply(self, *self.replay(*tensors))  # type: ignore[no-untyped-call]
+        written: tuple[Tensor, ...] = self.replay(*tensors)  # type: ignore[assignment]
+        out: tuple[Tensor, ...] = _Latest.apply(self, *written)  # type: ignore[no-untyped-call]
         return out
 
 

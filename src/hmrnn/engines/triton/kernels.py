@@ -1,6 +1,6 @@
 """The row kernels: all of a layer's step but its matrix product. One program for each batch row.
 
-The letters are those of `hmrnn.equations`; y is z_below. Imported only when the engine is chosen: this file needs triton.
+The letters are those of `hmrnn.equations`; y is z_below. Imported only when the engine is chosen: it needs triton.
 
     T  time steps      B  batch rows      L  layers      l  this one, from 0
     H, HA, HB          units of this layer, of the one above, of the one below (or features of x)
@@ -109,10 +109,7 @@ def fires(s_z, slope, uniforms, at, SAMPLED: tl.constexpr):
     """bound(z~) for step and sample. As in `hmrnn.boundary`, to the bit."""
     a_s = slope * s_z
     z_tilde = tl.where(tl.abs(a_s) < 1.0, (a_s + 1.0) / 2.0, tl.where(a_s > 0.0, 1.0, 0.0))
-    if SAMPLED:
-        fired = tl.load(uniforms + at).to(z_tilde.dtype) < z_tilde
-    else:
-        fired = z_tilde > 0.5
+    fired = tl.load(uniforms + at).to(z_tilde.dtype) < z_tilde if SAMPLED else z_tilde > 0.5
     return tl.where(fired, 1.0, 0.0).to(s_z.dtype)
 
 
