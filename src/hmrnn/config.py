@@ -5,6 +5,7 @@ No torch here: `hmrnn train text --help` reads this file and must be quick.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeVar, get_args
@@ -50,6 +51,11 @@ def check_size(name: str, size: int, most: int | None = None) -> None:
         raise ValueError(f"{name} must be a whole number from 1; got {size!r}")
     if most is not None and size > most:
         raise ValueError(f"{name} must be at most {most:,}; got {size:,}")
+
+
+def check_device(device: str) -> None:
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", device):
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps; got {device!r}")
 
 
 def check_seed(seed: int) -> None:
@@ -241,8 +247,13 @@ class ReadingConfig:
     """How the network is computed. auto takes the fastest that works here."""
     precision: Precision = "auto"
     """Of matrix products. auto takes the one that the run was trained with."""
+    device: str = "auto"
+    """Where the network is computed: cpu, cuda, cuda:N or mps. auto takes a GPU if CUDA has one, else the CPU."""
     on_unknown: OnUnknown = "error"
     """What to do with a symbol that the model does not know."""
+
+    def __post_init__(self) -> None:
+        check_device(self.device)
 
 
 BOUNDS = ("epochs", "minutes", "checkpoint_minutes")  # what may change when a run is resumed

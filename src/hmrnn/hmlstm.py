@@ -252,7 +252,9 @@ class HMLSTM(Recurrent):
         if self.boundary != "sample":
             return None
         # float32 whatever the weights are, so that every dtype and engine sees the same numbers
-        return torch.rand((*shape, self.num_layers - 1), generator=generator, device=device, dtype=torch.float32)
+        source = device if generator is None else generator.device
+        uniforms = torch.rand((*shape, self.num_layers - 1), generator=generator, device=source, dtype=torch.float32)
+        return uniforms.to(device, non_blocking=True)
 
     @torch.no_grad()
     def constrain_detectors(self, radius: float | None = None) -> None:
@@ -293,7 +295,7 @@ class HMLSTM(Recurrent):
         return torch.stack(sums, dim=-1)
 
     @torch.no_grad()
-    def shift_detectors(self, shifts: Sequence[float]) -> None:
+    def shift_detectors(self, shifts: Sequence[float | Tensor]) -> None:
         """Adds to the bias of each detector."""
         for layer, shift in zip(self.weights(), shifts, strict=False):
             if layer.b_z is not None and layer.b_z.requires_grad:  # an HRNN's detectors are not used

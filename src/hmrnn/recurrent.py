@@ -97,7 +97,7 @@ class Recurrent(nn.Module, ABC):
     def constrain_detectors(self, radius: float | None = None) -> None:
         """To be called after each optimiser step. Does nothing where there is no detector."""
 
-    def shift_detectors(self, shifts: Sequence[float]) -> None:
+    def shift_detectors(self, shifts: Sequence[float | Tensor]) -> None:
         """Adds to the bias of each detector, one number for each. Does nothing where there is no detector."""
 
     def initial_state(self, batch_size: int) -> HMLSTMState:
@@ -127,7 +127,7 @@ class Recurrent(nn.Module, ABC):
         lengths      (B,) how many steps of each row count: later ones COPY in every layer and leave the state alone
         boundaries   (T, B, L-1) of 0 and 1: these boundaries instead of the detectors'
         slope        of the detectors in this call, instead of `self.slope`: a number, or a tensor of one on the device
-        generator    for sampled boundaries, and for dropout: on the device of the weights
+        generator    for sampled boundaries, and for dropout. One of the CPU gives the same numbers on every device
 
         On a GPU, nothing here waits for it. That z is 0 or 1, and that lengths fit, is checked by the GPU itself: a
         wrong call ends in a device-side assertion when the GPU comes to it.

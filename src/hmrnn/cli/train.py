@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import tyro
 from tyro.conf import arg
 
-from hmrnn.config import Engine, RunConfig, UsageError
+from hmrnn.config import Engine, RunConfig, UsageError, check_device
 from hmrnn.domains.strokes.config import STROKE_PRESETS, StrokeRunConfig
 from hmrnn.domains.text.config import TEXT_PRESETS, TextRunConfig
 
@@ -28,6 +28,9 @@ class Train:
     """Where published sets lie. By default HMRNN_DATA, or ~/.cache/hmrnn."""
     engine: Engine = "auto"
     """How the network is computed. auto takes the fastest that works here."""
+    device: str = "auto"
+    """Where the network is computed: cpu, cuda, cuda:N or mps. auto takes that of the run that is resumed; for a new
+    one a GPU if CUDA has one, else the CPU. With several processes, each takes a GPU of its own."""
     tensorboard: bool = False
     """Write what TensorBoard shows, too, into the run's folder tensorboard."""
     json: bool = False
@@ -78,6 +81,8 @@ def train(what: str, arguments: list[str]) -> None:
 
         start = run_settings(seen.resume)
     asked = parsed(what, arguments, start)
+    with bad_usage():
+        check_device(asked.device)
     directory = asked.resume or asked.out
     if directory is None or (asked.out and asked.resume):
         raise UsageError("say where the run goes, with --out DIRECTORY; or which one goes on, with --resume DIRECTORY")
@@ -92,6 +97,7 @@ def train(what: str, arguments: list[str]) -> None:
         resume=asked.resume is not None,
         data_dir=asked.data_dir,
         engine=asked.engine,
+        device=asked.device,
         tensorboard=asked.tensorboard,
         as_json=asked.json,
     )

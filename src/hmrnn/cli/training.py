@@ -23,11 +23,14 @@ def train(
     resume: bool,
     data_dir: Path | None,
     engine: str,
+    device: str,
     tensorboard: bool,
     as_json: bool,
 ) -> None:
     """Trains, and tells how it ended."""
-    outcome = train_run(run, directory, resume=resume, data_dir=data_dir, engine=engine, tensorboard=tensorboard)
+    outcome = train_run(
+        run, directory, resume=resume, data_dir=data_dir, engine=engine, device=device, tensorboard=tensorboard
+    )
     measure = outcome.measure
     if outcome.processes.first:
         if as_json:

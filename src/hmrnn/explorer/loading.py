@@ -10,6 +10,7 @@ import torch
 
 from hmrnn.cli.common import best_or_last
 from hmrnn.config import ReadingConfig
+from hmrnn.devices import resolve
 from hmrnn.domains.strokes.explorer import StrokeRun
 from hmrnn.domains.strokes.model import StrokeModel
 from hmrnn.domains.text.explorer import TextRun
@@ -27,18 +28,19 @@ def load(directories: Sequence[Path], memory: Memory, reading: ReadingConfig) ->
     # One thread for one user: on the few cores of a desktop others can use the rest, and threads that wait for each
     # other within a step gain nothing.
     torch.set_num_threads(1)
+    how: Any = {"engine": reading.engine, "precision": reading.precision, "device": resolve(reading.device)}
     runs: list[Run[Any]] = []
     for number, directory in enumerate(directories):
         name, place = directory.resolve().name, best_or_last(directory, reading)
         if kinds == {"text"}:
-            model = TextModel.from_pretrained(place, engine=reading.engine, precision=reading.precision)
+            model = TextModel.from_pretrained(place, **how)
             runs.append(TextRun(number, name, model, memory, reading.on_unknown))
         else:
             runs.append(
                 StrokeRun(
                     number,
                     name,
-                    StrokeModel.from_pretrained(place, engine=reading.engine, precision=reading.precision),
+                    StrokeModel.from_pretrained(place, **how),
                     memory,
                 )
             )

@@ -28,6 +28,7 @@ from hmrnn.cli.common import (
     tell_scores,
 )
 from hmrnn.config import ReadingConfig, UsageError
+from hmrnn.devices import resolve
 from hmrnn.domains.strokes.config import StrokeDataConfig, StrokeRunConfig
 from hmrnn.domains.strokes.data.lines import StrokeData, lines_of_file, load_strokes
 from hmrnn.domains.strokes.data.points import (
@@ -63,7 +64,10 @@ FIGURES = ("training", "segments", "density")
 
 def load_model(directory: Path, reading: ReadingConfig) -> StrokeModel:
     return StrokeModel.from_pretrained(
-        best_or_last(directory, reading), engine=reading.engine, precision=reading.precision
+        best_or_last(directory, reading),
+        engine=reading.engine,
+        precision=reading.precision,
+        device=resolve(reading.device),
     )
 
 

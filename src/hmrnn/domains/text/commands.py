@@ -26,6 +26,7 @@ from hmrnn.cli.common import (
     tell_scores,
 )
 from hmrnn.config import OnUnknown, ReadingConfig, UsageError
+from hmrnn.devices import resolve
 from hmrnn.domains.text.adapting import measure, prepare, told
 from hmrnn.domains.text.config import (
     AdaptingConfig,
@@ -58,7 +59,10 @@ FIGURES = ("training", "boundaries", "norms", "classes")
 
 def load_model(directory: Path, reading: ReadingConfig) -> TextModel:
     return TextModel.from_pretrained(
-        best_or_last(directory, reading), engine=reading.engine, precision=reading.precision
+        best_or_last(directory, reading),
+        engine=reading.engine,
+        precision=reading.precision,
+        device=resolve(reading.device),
     )
 
 
