@@ -5,20 +5,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test faults aarch64 browser lint docs format clean
+.PHONY: demo test faults gpu-tests aarch64 browser lint docs format clean
 
 demo: $(INSTALLED)
 	$(BIN)/hmrnn demo
 
 # Two files at a time, in which threads that wait must not keep the other's core; then, alone, what measures time.
 test: lint docs browser
-	OMP_WAIT_POLICY=passive $(BIN)/pytest --numprocesses 2 --dist loadfile -m 'not faults and not timed'
+	OMP_WAIT_POLICY=passive $(BIN)/pytest --numprocesses 2 --dist loadfile -m 'not faults and not timed and not gpu'
 	$(BIN)/pytest -m timed
 
 # The whole fault suite, of which `make test` runs a quick part. The fuzzer is large, so nothing else installs it.
 faults: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[faults]'
 	$(BIN)/pytest tests/faults tests/explorer/test_visitors.py -m ""
+
+# All tests of the Triton engine: on a GPU if there is one, else in Triton's interpreter (some 5 minutes). `make test`
+# runs a quick part of them.
+gpu-tests: $(INSTALLED)
+	$(BIN)/pytest tests/test_triton.py tests/test_devices.py -m ""
 
 # The native engine for aarch64: cross-compiled, and a few of its tests under qemu.
 aarch64: $(INSTALLED)

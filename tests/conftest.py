@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 from small_runs import UPDATES
 
@@ -18,6 +19,9 @@ CPUINFO = Path("/proc/cpuinfo")
 if CPUINFO.exists() and "amx_bf16" in CPUINFO.read_text() and "ONEDNN_MAX_CPU_ISA" not in os.environ:
     dies = subprocess.run([sys.executable, "-c", PROBE], check=False, capture_output=True).returncode != 0
     os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16" if dies else "DEFAULT"
+
+# Triton decides when it is first imported, by whomever, whether its kernels are for a GPU or for its interpreter.
+os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")
 
 # A shell that runs tests in the background has them ignore Ctrl-C, and so would all that they start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

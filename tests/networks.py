@@ -55,22 +55,22 @@ class Case:
                     parameter.copy_(self.scale * noise / parameter.shape[-1] ** 0.5)
         return rnn.to(dtype)
 
-    def call(self, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
+    def call(self, dtype: torch.dtype = torch.float64, device: str = "cpu") -> dict[str, Any]:
         generator = torch.Generator().manual_seed(self.seed + 1)
         T, B, L = self.T, self.B, len(self.hidden_sizes)
 
         def normal(*shape: int) -> torch.Tensor:
-            return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+            return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
 
         arguments: dict[str, Any] = {"x": normal(T, B, self.input_size), "slope": self.slope}
         arguments["lengths"] = torch.randint(0, T + 1, (B,), generator=generator) if self.padded else None
-        z = torch.randint(0, 2, (B, L - 1), generator=generator).to(dtype)
+        z = torch.randint(0, 2, (B, L - 1), generator=generator).to(device, dtype)
         h, c = (tuple(normal(B, size) for size in self.hidden_sizes) for _ in "hc")
         arguments["state"] = HMLSTMState(h, c, z) if self.carried else None
         boundaries = torch.randint(0, 2, (T, B, L - 1), generator=generator)
-        arguments["boundaries"] = boundaries if self.given else None
+        arguments["boundaries"] = boundaries.to(device) if self.given else None
         if self.boundary == "sample" or self.drops:
-            arguments["generator"] = torch.Generator().manual_seed(self.seed + 2)
+            arguments["generator"] = torch.Generator(device).manual_seed(self.seed + 2)
         return arguments
 
 
@@ -103,3 +103,35 @@ def cases(
         given=st.booleans(),
         padded=st.booleans(),
     )
+
+
+def results(
+    case: Case, engine: str, dtype: torch.dtype = torch.float64, device: str = "cpu"
+) -> dict[str, torch.Tensor]:
+    """Outputs, final state, and the gradients of a random loss over all of them by everything that went in."""
+    rnn, call = case.network(engine, dtype).to(device), case.call(dtype, device)
+    state = call["state"] or rnn.initial_state(case.B)
+    leaves = {"x": call["x"], "z0": state.z}
+    leaves |= {f"{name}0.{l}": part for name in "hc" for l, part in enumerate(getattr(state, name))}
+    leaves = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
+    h0, c0 = (tuple(leaves[f"{name}0.{l}"] for l in range(rnn.num_layers)) for name in "hc")
+    call |= {"x": leaves["x"], "state": HMLSTMState(h0, c0, leaves["z0"])}
+    out, end = rnn(**call)
+    found = {f"h.{l}": h for l, h in enumerate(out.h)} | {"z": out.z, "z_end": end.z}
+    found |= {f"{name}_end.{l}": part for name in "hc" for l, part in enumerate(getattr(end, name))}
+    generator = torch.Generator().manual_seed(case.seed)
+    loss = torch.zeros((), dtype=dtype, device=device)
+    for value in found.values():
+        weights = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+        loss = loss + (weights.to(device, dtype) * value).sum()
+    leaves |= dict(rnn.named_parameters())
+    # a single layer has no z to differentiate by
+    gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=rnn.num_layers == 1)
+    return found | {f"d {name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
+
+
+def assert_equal(ours, theirs, tolerance):
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        scale = max(1.0, value.abs().max().item() if value.numel() else 0)
+        torch.testing.assert_close(ours[name], value, rtol=0, atol=tolerance * scale, msg=lambda m, n=name: f"{n}: {m}")

@@ -72,15 +72,15 @@ class Product(torch.autograd.Function):
 
 
 def results(case: Case, engine: str, rounding: Rounding | None = None) -> dict[str, Tensor]:
-    """Outputs and gradients of a random loss: of native in bfloat16, or of the reference in float64 that rounds."""
-    dtype = torch.float32 if engine == "native" else torch.float64
-    rnn, call = case.network("native", torch.float32).to(dtype), case.call(torch.float32)
+    """Outputs and gradients of a random loss: of an engine in bfloat16, or of the reference in float64 that rounds."""
+    dtype = torch.float64 if engine == "reference" else torch.float32
+    rnn, call = case.network(engine, torch.float32).to(dtype), case.call(torch.float32)
     rnn.precision = "bfloat16"
     x = call["x"].to(dtype).requires_grad_()
     state = (call["state"] or rnn.float().initial_state(case.B)).to(dtype)
     rnn.to(dtype)
     checked = rnn._check(x, state, call["lengths"], call["boundaries"], case.slope, None)
-    if engine == "native":
+    if engine != "reference":
         assert rnn.rounds_products
         out, end = rnn.unroll(checked)
         h, c = out.h, end.c

@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
-from networks import Case, cases
+from networks import Case, assert_equal, cases, results
 
-from hmrnn import COPY, HMLSTM, UPDATE, HMLSTMState, Symbols, TextModel, TextModelConfig
+from hmrnn import COPY, HMLSTM, UPDATE, HMLSTMState, Symbols, TextModel, TextModelConfig, engines
+from hmrnn.engines import reference
+from hmrnn.recurrent import Call
 
 ENGINES = ["events", "native"]
-
-
-def results(case: Case, engine: str, dtype: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:
-    """Outputs, final state, and the gradients of a random loss over all of them by everything that went in."""
-    rnn, call = case.network(engine, dtype), case.call(dtype)
-    state = call["state"] or rnn.initial_state(case.B)
-    leaves = {"x": call["x"], "z0": state.z}
-    leaves |= {f"{name}0.{l}": part for name in "hc" for l, part in enumerate(getattr(state, name))}
-    leaves = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
-    h0, c0 = (tuple(leaves[f"{name}0.{l}"] for l in range(rnn.num_layers)) for name in "hc")
-    call |= {"x": leaves["x"], "state": HMLSTMState(h0, c0, leaves["z0"])}
-    out, end = rnn(**call)
-    found = {f"h.{l}": h for l, h in enumerate(out.h)} | {"z": out.z, "z_end": end.z}
-    found |= {f"{name}_end.{l}": part for name in "hc" for l, part in enumerate(getattr(end, name))}
-    generator = torch.Generator().manual_seed(case.seed)
-    loss = torch.zeros((), dtype=dtype)
-    for value in found.values():
-        loss = loss + (torch.randn(value.shape, generator=generator, dtype=torch.float64).to(dtype) * value).sum()
-    leaves |= dict(rnn.named_parameters())
-    # a single layer has no z to differentiate by
-    gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=rnn.num_layers == 1)
-    return found | {f"d {name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
-
-
-def assert_equal(ours, theirs, tolerance):
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
-        scale = max(1.0, value.abs().max().item() if value.numel() else 0)
-        torch.testing.assert_close(ours[name], value, rtol=0, atol=tolerance * scale, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -426,3 +400,27 @@ def test_the_choice_and_its_reason():
         assert engine == "reference"
         assert word in reason
         assert "\n" not in reason
+
+
+def test_a_new_kind_of_boundary_is_computed_by_no_engine_that_does_not_declare_it(monkeypatch):
+    cpu = torch.device("cpu")
+    for name in ("auto", "native", "events"):
+        with pytest.raises(ValueError, match="and these are noisy"):
+            engines.choose(name, "noisy", cpu, torch.float32)
+    declared = {**engines.ENGINES, "reference": replace(reference.ENGINE, boundaries=frozenset({"noisy"}))}
+    monkeypatch.setattr(engines, "ENGINES", declared)
+    engine, reason = engines.choose("native", "noisy", cpu, torch.float32)
+    assert (engine, reason) == (
+        "reference",
+        "the native engine computes sample and step boundaries, and these are noisy",
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_refuses_a_kind_that_it_does_not_compute(engine):
+    """Though nothing but the kind itself says so: there are no random numbers, as with `step`."""
+    rnn = HMLSTM(2, [3, 3])
+    call = Call(torch.randn(4, 2, 2), rnn.initial_state(2), None, None, 1.0, None)
+    for kind in ("soft", "sample", "noisy"):
+        with pytest.raises(ValueError, match="boundary"):
+            engines.ENGINES[engine].run(rnn.weights(), call, engines.Rules(kind, True, None))

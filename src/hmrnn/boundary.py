@@ -16,7 +16,7 @@ from torch import Tensor
 from hmrnn.config import BOUNDARIES
 
 
-def hard_sigmoid(s: Tensor, slope: float) -> Tensor:
+def hard_sigmoid(s: Tensor, slope: float | Tensor) -> Tensor:
     """max(0, min(1, (slope*s + 1) / 2)), whose derivative at the two corners is 0."""
     # Not clamp(): its derivative at the corners is 1, and s = b_z = ±1 exactly is what a detector that has
     # seen nothing but zeros gets.
@@ -28,16 +28,19 @@ def bound(z_tilde: Tensor, boundary: str, uniform: Tensor | None = None) -> Tens
     """The boundary z of a detector value z~ in [0, 1]. `uniform` decides the samples, and only `sample` uses it."""
     if boundary == "soft":
         return z_tilde
+    # The bracket is exactly zero, so z is exactly 0 or 1; its derivative is the straight-through gradient.
+    return fires(z_tilde, boundary, uniform).to(z_tilde.dtype) + (z_tilde - z_tilde.detach())
+
+
+def fires(z_tilde: Tensor, boundary: str, uniform: Tensor | None = None) -> Tensor:
+    """Whether a detector fires, for the kinds of boundaries that are 0 or 1."""
     if boundary == "step":
-        fires = z_tilde > 0.5
-    elif boundary == "sample":
+        return z_tilde > 0.5
+    if boundary == "sample":
         if uniform is None:
             raise ValueError("boundary='sample' needs uniform random numbers, one for each detector value")
-        fires = uniform < z_tilde
-    else:
-        raise ValueError(f"boundary must be one of {', '.join(BOUNDARIES)}; got {boundary!r}")
-    # The bracket is exactly zero, so z is exactly 0 or 1; its derivative is the straight-through gradient.
-    return fires.to(z_tilde.dtype) + (z_tilde - z_tilde.detach())
+        return uniform < z_tilde
+    raise ValueError(f"boundary must be one of {', '.join(BOUNDARIES)}; got {boundary!r}")
 
 
 @dataclass(frozen=True)

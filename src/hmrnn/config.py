@@ -5,6 +5,7 @@ No torch here: `hmrnn train text --help` reads this file and must be quick.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from tyro.conf import Suppress, arg
 Boundary = Literal["step", "sample", "soft"]
 CopyBoundary = Literal["recompute", "hold"]
 RecurrentKind = Literal["hm-lstm", "lstm", "clockwork", "hrnn"]
-Engine = Literal["auto", "native", "events", "reference"]
+Engine = Literal["auto", "native", "events", "triton", "reference"]
 Precision = Literal["auto", "float32", "bfloat16"]
 BOUNDARIES: tuple[str, ...] = get_args(Boundary)
 COPY_BOUNDARIES: tuple[str, ...] = get_args(CopyBoundary)
@@ -69,6 +70,11 @@ def check_size(name: str, size: int, most: int | None = None) -> None:
         raise ValueError(f"{name} must be a whole number from 1; got {size!r}")
     if most is not None and size > most:
         raise ValueError(f"{name} must be at most {most:,}; got {size:,}")
+
+
+def check_device(device: str) -> None:
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", device):
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps; got {device!r}")
 
 
 def check_seed(seed: int) -> None:
@@ -260,6 +266,11 @@ class ReadingConfig:
     """How the network is computed. auto takes the fastest that works here."""
     precision: Precision = "auto"
     """Of matrix products. auto takes the one that the run was trained with."""
+    device: str = "auto"
+    """Where the network is computed: cpu, cuda, cuda:N or mps. auto takes a GPU if CUDA has one, else the CPU."""
+
+    def __post_init__(self) -> None:
+        check_device(self.device)
 
 
 BOUNDS = ("epochs", "minutes", "checkpoint_minutes")  # what may change when a run is resumed

@@ -20,8 +20,10 @@ def mask(like: Tensor, shape: Sequence[int], share: float, generator: torch.Gene
     The share is rounded to a multiple of 1/65536.
     """
     numbers = math.prod(shape)
-    bits = torch.empty(-(-numbers // 4), dtype=torch.int64, device=like.device)
+    source = like.device if generator is None else generator.device
+    bits = torch.empty(-(-numbers // 4), dtype=torch.int64, device=source)
     bits.random_(-(2**63), None, generator=generator)  # four numbers in each
+    bits = bits.to(like.device, non_blocking=True)
     dropped = min(round(share * LEVELS), LEVELS - 1)
     kept = bits.view(torch.int16)[:numbers] >= dropped - LEVELS // 2
     return kept.to(like.dtype).mul_(LEVELS / (LEVELS - dropped)).view(*shape)

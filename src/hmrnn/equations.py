@@ -54,7 +54,7 @@ def layer_step(
     z_below: Tensor,  # (B, 1)        z[t, l-1], or one
     h_above: Tensor | None,  # (B, H_above)  h[t-1, l+1]
     *,
-    slope: float,
+    slope: float | Tensor,
     bound: Callable[[Tensor], Tensor],
     hold: bool,
     z_given: Tensor | None = None,  # (B, 1)  a boundary that is known, as in an HRNN

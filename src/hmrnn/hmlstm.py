@@ -19,6 +19,7 @@ from hmrnn.config import (
     Precision,
     check_share,
 )
+from hmrnn.devices import autocast_dtype
 from hmrnn.dropout import drop_weights, mask
 from hmrnn.engines.native.streams import try_step
 from hmrnn.equations import LayerWeights
@@ -119,9 +120,9 @@ class HMLSTM(Recurrent):
     boundary_bias   start value of the detectors' biases b_z: one number, or one for each layer but the last
     slope           a of z~ = max(0, min(1, (a*s_z + 1) / 2)); a call may give its own
     batch_first     (B, T, ...) instead of (T, B, ...)
-    precision       of matrix products. auto: bfloat16 under `torch.autocast("cpu", torch.bfloat16)`, else that of the
-                    weights; bfloat16: always, if the weights are float32; float32: never. Only `native` knows bfloat16:
-                    operands are rounded, sums, cells, detectors and gradients stay float32
+    precision       of matrix products. auto: bfloat16 under `torch.autocast(…, torch.bfloat16)` of the weights' device,
+                    else that of the weights; bfloat16: always, if the weights are float32; float32: never. `native` and
+                    `triton` know bfloat16: operands are rounded, sums, cells, detectors and gradients stay float32
     dropout         in training mode, the share of a layer's units that are 0 to the layer above. The mask is drawn once
                     for each row of a call, so that a segment keeps its value. Detectors see the units undropped
     weight_drop     in training mode, the share of the weights W, U and V that are 0, drawn once for each call. The
@@ -204,13 +205,13 @@ class HMLSTM(Recurrent):
 
     @property
     def rounds_products(self) -> bool:
-        return self.wants_bfloat16 and self.engine == "native" and next(self.parameters()).dtype == torch.float32
+        return self.wants_bfloat16 and engines.ENGINES[self.engine].rounds(next(self.parameters()).dtype)
 
     @property
     def wants_bfloat16(self) -> bool:
         """Whether products are to be computed in bfloat16 where that can be done."""
         if self.precision == "auto":
-            return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+            return autocast_dtype(next(self.parameters()).device) == torch.bfloat16
         return self.precision == "bfloat16"
 
     @property
@@ -230,7 +231,7 @@ class HMLSTM(Recurrent):
         x: Tensor | Piecewise,
         state: HMLSTMState | None = None,
         boundaries: Tensor | None = None,
-        slope: float | None = None,
+        slope: float | Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[HMLSTMOutput, HMLSTMState]:
         done = None if self.drops else try_step(self, x, state, boundaries, slope, generator)
@@ -250,7 +251,7 @@ class HMLSTM(Recurrent):
         uniforms = self._uniforms((T, B), call.generator, call.state.z.device) if call.given is None else None
         masks, weights = self._masks(B, call.generator), self._weights_of_call(call.generator)
         rules = engines.Rules(self.boundary, self.copy_boundary == "hold", uniforms, self.rounds_products, masks)
-        trace = engines.ENGINES[self.engine](weights, call, rules)
+        trace = engines.ENGINES[self.engine].run(weights, call, rules)
         done = operations(trace.z, call.state.z, call.valid)
         return Unrolled(HMLSTMOutput(trace.steps, trace.z, done), trace.state)
 
@@ -273,7 +274,9 @@ class HMLSTM(Recurrent):
         if self.boundary != "sample":
             return None
         # float32 whatever the weights are, so that every dtype and engine sees the same numbers
-        return torch.rand((*shape, self.num_layers - 1), generator=generator, device=device, dtype=torch.float32)
+        source = device if generator is None else generator.device
+        uniforms = torch.rand((*shape, self.num_layers - 1), generator=generator, device=source, dtype=torch.float32)
+        return uniforms.to(device, non_blocking=True)
 
     @torch.no_grad()
     def constrain_detectors(self, radius: float | None = None) -> None:
@@ -316,7 +319,7 @@ class HMLSTM(Recurrent):
         return torch.stack(sums, dim=-1)
 
     @torch.no_grad()
-    def shift_detectors(self, shifts: Sequence[float]) -> None:
+    def shift_detectors(self, shifts: Sequence[float | Tensor]) -> None:
         """Adds to the bias of each detector."""
         for layer, weights, shift in zip(self.layers, self.weights(), shifts, strict=False):
             assert isinstance(layer, HMLSTMLayer)

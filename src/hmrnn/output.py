@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from hmrnn.devices import without_autocast
 from hmrnn.sequence import Piecewise
 
 
@@ -58,6 +59,6 @@ def rounded(layer: nn.Module, x: Tensor) -> Tensor:
     from hmrnn.engines.native.products import linear
 
     assert isinstance(layer, nn.Linear)
-    with torch.autocast("cpu", enabled=False):
+    with without_autocast(x.device):
         out = linear(x, layer.weight)
         return out if layer.bias is None else out + layer.bias

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from hmrnn.config import check_size
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState, Piecewise
 
+CHECKED_AT_ONCE = ("cpu", "mps")  # devices whose values are looked at before a call; MPS has no assertions of its own
+
 
 @dataclass(frozen=True)
 class Call:
@@ -22,7 +24,7 @@ class Call:
     state: HMLSTMState
     valid: Tensor | None  # (T, B) bool: False at padded steps; None without any
     given: Tensor | None  # (T, B, L-1) boundaries that are known
-    slope: float
+    slope: float | Tensor  # a tensor, (), where a graph is captured once and runs with many slopes
     generator: torch.Generator | None
 
     @property
@@ -95,7 +97,7 @@ class Recurrent(nn.Module, ABC):
     def constrain_detectors(self, radius: float | None = None) -> None:
         """To be called after each optimiser step. Does nothing where there is no detector."""
 
-    def shift_detectors(self, shifts: Sequence[float]) -> None:
+    def shift_detectors(self, shifts: Sequence[float | Tensor]) -> None:
         """Adds to the bias of each detector, one number for each. Does nothing where there is no detector."""
 
     def initial_state(self, batch_size: int) -> HMLSTMState:
@@ -114,7 +116,7 @@ class Recurrent(nn.Module, ABC):
         state: HMLSTMState | None = None,
         lengths: Tensor | Sequence[int] | None = None,
         boundaries: Tensor | None = None,
-        slope: float | None = None,
+        slope: float | Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[HMLSTMOutput, HMLSTMState]:
         """Runs over a batch of sequences.
@@ -124,8 +126,11 @@ class Recurrent(nn.Module, ABC):
         state        where to start; zeros if not given
         lengths      (B,) how many steps of each row count: later ones COPY in every layer and leave the state alone
         boundaries   (T, B, L-1) of 0 and 1: these boundaries instead of the detectors'
-        slope        of the detectors in this call, instead of `self.slope`
-        generator    for sampled boundaries, and for dropout
+        slope        of the detectors in this call, instead of `self.slope`: a number, or a tensor of one on the device
+        generator    for sampled boundaries, and for dropout. One of the CPU gives the same numbers on every device
+
+        On a GPU, nothing here waits for it. That z is 0 or 1, and that lengths fit, is checked by the GPU itself: a
+        wrong call ends in a device-side assertion when the GPU comes to it.
 
         Returns the output of every step, and the state after the last one.
         """
@@ -144,7 +149,7 @@ class Recurrent(nn.Module, ABC):
         x: Tensor | Piecewise,
         state: HMLSTMState | None = None,
         boundaries: Tensor | None = None,
-        slope: float | None = None,
+        slope: float | Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[HMLSTMOutput, HMLSTMState]:
         """One time step: x is (B, input_size), boundaries (B, L-1), and the output has no time dimension.
@@ -165,7 +170,7 @@ class Recurrent(nn.Module, ABC):
         state: HMLSTMState | None,
         lengths: Tensor | Sequence[int] | None,
         boundaries: Tensor | None,
-        slope: float | None,
+        slope: float | Tensor | None,
         generator: torch.Generator | None,
     ) -> Call:
         like = next(self.parameters())
@@ -187,7 +192,11 @@ class Recurrent(nn.Module, ABC):
         if boundaries is not None:
             self._check_boundaries(boundaries, T, B, like)
             boundaries = boundaries.to(like.dtype)
-        return Call(x, state, valid, boundaries, self.slope if slope is None else check_slope(slope), generator)
+        if slope is None:
+            slope = self.slope
+        else:
+            slope = check_slope_tensor(slope, like) if isinstance(slope, Tensor) else check_slope(slope)
+        return Call(x, state, valid, boundaries, slope, generator)
 
     def _check_state(self, state: HMLSTMState, B: int, like: Tensor) -> None:
         if not isinstance(state, HMLSTMState):
@@ -222,23 +231,38 @@ def transposed(output: HMLSTMOutput) -> HMLSTMOutput:
 
 def valid_steps(lengths: Tensor | Sequence[int], T: int, B: int, device: torch.device) -> Tensor:
     """(T, B): which steps lie within their row's length."""
-    lengths = torch.as_tensor(lengths, device=device)
+    if not isinstance(lengths, Tensor):
+        lengths = torch.as_tensor(lengths, device="cpu")  # checked where it is, before it is moved
     if lengths.is_floating_point() or lengths.dtype in (torch.bool, torch.complex64, torch.complex128):
         raise TypeError(f"lengths must be whole numbers; got {lengths.dtype}")
     if tuple(lengths.shape) != (B,):
         raise ValueError(f"lengths must have shape (batch,) = {(B,)}; got {tuple(lengths.shape)}")
-    low, high = int(lengths.min()), int(lengths.max())
-    if low < 0 or high > T:
-        raise ValueError(f"lengths must lie between 0 and the number of time steps {T}; got {low if low < 0 else high}")
-    return torch.arange(T, device=device).unsqueeze(1) < lengths
+    check_values(f"lengths must lie between 0 and the number of time steps {T}", lengths, (lengths < 0) | (lengths > T))
+    return torch.arange(T, device=device).unsqueeze(1) < lengths.to(device, non_blocking=True)
 
 
 def check_binary(name: str, values: Tensor) -> None:
+    check_values(f"{name} must be 0 or 1", values, (values != 0) & (values != 1))
+
+
+def check_values(must: str, values: Tensor, wrong: Tensor) -> None:
+    """Refuses values of which some are wrong. On a GPU they are checked when it comes to them: nobody waits for it."""
     if values.device.type == "meta":
         return
-    wrong = values[(values != 0) & (values != 1)]
-    if len(wrong):
-        raise ValueError(f"{name} must be 0 or 1; got {wrong[0].item()}")
+    if values.device.type not in CHECKED_AT_ONCE:
+        torch._assert_async(~wrong.any(), must)
+    elif wrong.any():
+        raise ValueError(f"{must}; got {values[wrong][0].item()}")
+
+
+def check_slope_tensor(slope: Tensor, like: Tensor) -> Tensor:
+    if slope.shape != ():
+        raise ValueError(f"slope must be one number; got shape {tuple(slope.shape)}")
+    check_like("slope", slope, like)
+    if slope.requires_grad:
+        raise ValueError("slope is taken as it is, without a gradient: detach() it")
+    check_values("slope must be positive and finite", slope, ~((slope > 0) & slope.isfinite()))
+    return slope
 
 
 def check_slope(slope: float) -> float:

@@ -41,12 +41,14 @@ class Piecewise:
     index: Tensor  # (T, B) or any other shape; int64 below N: which value stands there
     tangents: Tensor | None = None  # (N, H); None if no gradient is wanted, or if nothing is repeated
     repeats: Tensor | None = None  # (T, B), zero
+    in_order: bool = False  # every step has a value of its own, one after the other
 
     @staticmethod
     def from_dense(dense: Tensor) -> Piecewise:
         """Every step of (..., H) is a value of its own."""
         values = dense.reshape(-1, dense.shape[-1])
-        return Piecewise(values, torch.arange(len(values), device=dense.device).view(dense.shape[:-1]))
+        index = torch.arange(len(values), device=dense.device).view(dense.shape[:-1])
+        return Piecewise(values, index, in_order=True)
 
     def __getitem__(self, where: Any) -> Piecewise:
         """Some of the steps: indexes the leading dimensions."""
@@ -60,6 +62,8 @@ class Piecewise:
 
     def dense(self) -> Tensor:
         """(..., H): the sequence written out."""
+        if self.in_order:
+            return self.values.view(*self.index.shape, -1)
         if self.tangents is None or self.repeats is None:
             # embedding() is indexing whose backward adds up in parallel
             return F.embedding(self.index, self.values)
@@ -70,13 +74,13 @@ class Piecewise:
         """f: (N, H) -> (N, K), applied once to each distinct value, row by row."""
         values = f(self.values)
         tangents = None if self.tangents is None else derivative_along(values, self.values, self.tangents)
-        return Piecewise(values, self.index, tangents, self.repeats)
+        return Piecewise(values, self.index, tangents, self.repeats, self.in_order)
 
     def linear(self, f: Callable[[Tensor], Tensor]) -> Piecewise:
         """The same for a linear f, f(0) = 0: its derivative is f itself."""
         with torch.no_grad():
             tangents = None if self.tangents is None else f(self.tangents)
-        return Piecewise(f(self.values), self.index, tangents, self.repeats)
+        return Piecewise(f(self.values), self.index, tangents, self.repeats, self.in_order)
 
 
 class _Expand(torch.autograd.Function):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hmrnn.config import ReadingConfig, UsageError
+from hmrnn.devices import resolve
 from hmrnn.domains import DOMAINS
 from hmrnn.printable import for_stream, printable
 from hmrnn.storage.config_json import kind_of, read_config
@@ -35,7 +36,8 @@ def best_or_last(directory: Path, reading: ReadingConfig) -> Path:
 def load_model(model: type[Model], directory: Path, reading: ReadingConfig) -> Model:
     """The model of a run that is to read."""
     place = best_or_last(directory, reading)
-    return model.from_pretrained(place, engine=reading.engine, precision=reading.precision)
+    device = resolve(reading.device)
+    return model.from_pretrained(place, engine=reading.engine, precision=reading.precision, device=device)
 
 
 def matplotlib_figures(module: str) -> Any:

@@ -19,6 +19,7 @@ from hmrnn.config import (
     RunConfig,
     SettingError,
     UsageError,
+    check_device,
 )
 from hmrnn.storage.shipped import located
 
@@ -68,10 +69,16 @@ class Train(Command):
     """Where published sets lie. By default HMRNN_DATA, or ~/.cache/hmrnn."""
     engine: Engine = "auto"
     """How the network is computed. auto takes the fastest that works here."""
+    device: str = "auto"
+    """Where the network is computed: cpu, cuda, cuda:N or mps. auto takes that of the run that is resumed; for a new
+    one a GPU if CUDA has one, else the CPU. With several processes, each takes a GPU of its own."""
     tensorboard: bool = False
     """Write what TensorBoard shows, too, into the run's folder tensorboard."""
     json: bool = False
     """Print the outcome as one line of JSON."""
+
+    def check(self) -> None:
+        check_device(self.device)
 
     def carry_out(self) -> None:
         from hmrnn.cli.train import carry_out

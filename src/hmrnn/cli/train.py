@@ -34,6 +34,7 @@ def train(domain: Domain, arguments: Sequence[str]) -> None:
     flags = domain.flags()["train"]
     with bad_usage():
         asked = tyro.cli(flags, prog=f"hmrnn train {domain.name}", args=arguments, default=flags(run=start))  # type: ignore[call-arg]
+        asked.check()
     if seen.resume is not None and seen.preset is not None:
         raise UsageError("--preset can't be combined with --resume: the run has its settings")
     asked.carry_out()
@@ -62,6 +63,7 @@ def carry_out(asked: Train) -> None:
         resume=asked.resume is not None,
         data_dir=asked.data_dir,
         engine=asked.engine,
+        device=asked.device,
         tensorboard=asked.tensorboard,
     )
     if outcome.processes.first:

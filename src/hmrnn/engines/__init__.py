@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import torch
 
-from hmrnn.engines import events, native, reference
-from hmrnn.engines.types import Rules, Trace
-from hmrnn.equations import LayerWeights
-from hmrnn.recurrent import Call
+from hmrnn.engines import events, native, reference, triton
+from hmrnn.engines.types import Engine, Rules, Trace
 
-__all__ = ["ENGINES", "REQUESTS", "Rules", "Trace", "check_request", "choose"]
+__all__ = ["ENGINES", "REQUESTS", "Engine", "Rules", "Trace", "check_request", "choose"]
 
-# The fastest first. One that can't do a thing leaves it to the next.
-ENGINES: dict[str, Callable[[Sequence[LayerWeights], Call, Rules], Trace]] = {
-    "native": native.run,
-    "events": events.run,
-    "reference": reference.run,
-}
+# In the order in which they are tried: one that can't do a thing leaves it to the next.
+ENGINES: dict[str, Engine] = {module.ENGINE.name: module.ENGINE for module in (triton, native, events, reference)}
 REQUESTS = ("auto", *ENGINES)
 
 
@@ -28,21 +20,22 @@ def check_request(requested: str) -> None:
 
 
 def choose(requested: str, boundary: str, device: torch.device, dtype: torch.dtype) -> tuple[str, str]:
-    """The engine to use, and why, in one line."""
-    if requested == "reference":
-        return "reference", "asked for"
-    if boundary == "soft":
-        return "reference", "soft boundaries leave no step without an event"
-    if device.type != "cpu":
-        return "reference", f"the event-driven engines run on the CPU, and the weights are on {device.type}"
-    if dtype not in (torch.float32, torch.float64):
-        return "reference", f"the event-driven engines compute in float32 and float64, and the weights are {dtype}"
-    if torch.compiler.is_compiling():
-        return "reference", "torch.compile traces the dense equations"
-    if requested == "events":
-        return "events", "asked for"
-    try:
-        native.library()
-    except native.Unavailable as error:
-        return "events", f"the native engine is not available: {error}"
-    return "native", "asked for" if requested == "native" else "the fastest on a CPU"
+    """The engine to use, and why, in one line: the requested one, or the first after it that can do it."""
+    engines = list(ENGINES.values())
+    tried = [e for e in engines if not e.opt_in] if requested == "auto" else engines[list(ENGINES).index(requested) :]
+    reason = ""
+    for engine in tried:
+        obstacle = engine.obstacle(boundary, device, dtype)
+        if not obstacle:
+            taken = "asked for" if requested != "auto" else engine.fastest
+            return engine.name, (reason or taken) + others(requested, engine, boundary, device, dtype)
+        reason = reason or obstacle
+    raise ValueError(f"no engine can compute this: {reason}")
+
+
+def others(requested: str, taken: Engine, boundary: str, device: torch.device, dtype: torch.dtype) -> str:
+    """Where `auto` found no fast engine: those that could be asked for."""
+    if requested != "auto" or taken.fastest:
+        return ""
+    fitting = [e for e in ENGINES.values() if e.opt_in and not e.unsupported(boundary, device, dtype)]
+    return "".join(f"; engine={e.name!r} can be asked for, {e.opt_in}" for e in fitting)

@@ -4,7 +4,8 @@ An event is an UPDATE or FLUSH of a layer in a batch row. In a COPY step everyth
 a layer is computed at its events only, in the forward pass and in the backward pass: exactly, not approximately.
 
 A kernel does the work, forward and backward, on tensors without a graph. Its tables have one row for each event of a
-layer, the first B of them for the initial state.
+layer, the first B of them for the initial state. (The kernel of `triton` computes every step. Its tables have a row for
+each step, in order, and none for the initial state.)
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hmrnn.devices import without_autocast
 from hmrnn.engines.types import Rules, Trace
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
@@ -48,7 +50,7 @@ class Result:
 
     values: list[Tensor]  # L times (N_l, H_l): h after each event
     tangents: list[Tensor | None]  # L times (N_l, H_l): o*tanh(c) - h, had there been no COPY; None in the first layer
-    index: list[Tensor]  # L times (T, B): the current event
+    index: list[Tensor] | None  # L times (T, B): the current event; None if every step has a row of its own, in order
     z: Tensor  # (T, B, L-1)
     c_last: list[Tensor]  # L times (B, H_l)
     z_last: Tensor  # (B, L-1)
@@ -93,7 +95,7 @@ def wants_gradient(tensors: Sequence[Tensor | None]) -> bool:
 
 def run(kernel: Kernel, weights: Sequence[LayerWeights], call: Call, rules: Rules, *, tables: bool = False) -> Trace:
     """Computes a call with an event-driven kernel. `tables`: whether it takes a table of inputs."""
-    with torch.autocast("cpu", enabled=False):  # the weights' dtype is the one to compute in
+    with without_autocast(call.state.z.device):  # the weights' dtype is the one to compute in
         inputs, weights = feed(list(weights), call, tables)
         return _run(kernel, weights, inputs, call, rules)
 
@@ -119,12 +121,21 @@ def _run(kernel: Kernel, weights: list[LayerWeights], inputs: Inputs, call: Call
     L, all_ = len(weights), tensors(inputs, weights, call)
     if not wants_gradient(all_):
         result = kernel.forward(weights, inputs, call, rules, False)
-        steps = [Piecewise(values, index) for values, index in zip(result.values, result.index, strict=True)]
+        indices = [None] * L if result.index is None else result.index
+        steps = [pieces(values, index, call) for values, index in zip(result.values, indices, strict=True)]
         return trace(steps, result.z, result.c_last, result.z_last)
     outputs = _EventDriven.apply(kernel, inputs.symbols, call, rules, L, *all_)  # type: ignore[no-untyped-call]
     values, tangents, index, repeats, c_last = (outputs[k * L : (k + 1) * L] for k in range(5))
-    steps = [Piecewise(*parts) for parts in zip(values, index, tangents, repeats, strict=True)]
+    steps = [pieces(*parts) for parts in zip(values, index, [call] * L, tangents, repeats, strict=True)]
     return trace(steps, outputs[5 * L], c_last, outputs[5 * L + 1])
+
+
+def pieces(
+    values: Tensor, index: Tensor | None, call: Call, tangents: Tensor | None = None, repeats: Tensor | None = None
+) -> Piecewise:
+    if index is None:
+        return Piecewise.from_dense(values.view(*call.shape[:2], -1))
+    return Piecewise(values, index, tangents, repeats)
 
 
 def trace(steps: Sequence[Piecewise], z: Tensor, c_last: Sequence[Tensor], z_last: Tensor) -> Trace:
@@ -157,8 +168,9 @@ class _EventDriven(torch.autograd.Function):
         # The kernel has its own references. These let torch see whether somebody wrote into a tensor since.
         ctx.save_for_backward(z, *tensors, *result.values)
         repeats = [None if tangents is None else result.z.new_zeros(result.z.shape[:2]) for tangents in result.tangents]
-        ctx.mark_non_differentiable(*result.index, *(t for t in result.tangents if t is not None))
-        return (*result.values, *result.tangents, *result.index, *repeats, *result.c_last, result.z, result.z_last)
+        index = [None] * L if result.index is None else result.index
+        ctx.mark_non_differentiable(*(t for t in (*index, *result.tangents) if t is not None))
+        return (*result.values, *result.tangents, *index, *repeats, *result.c_last, result.z, result.z_last)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
@@ -177,7 +189,7 @@ class _EventDriven(torch.autograd.Function):
             for grad, shape in zip(grads[4 * L :], ctx.shapes, strict=True)
         )
         gradients = Gradients(values, repeats, z, c_last, z_last)
-        with torch.autocast("cpu", enabled=False):
+        with without_autocast(like.device):
             d = kernel.backward(saved, gradients, ctx.needs_input_grad[5])
         parameters = [gradient for layer in d.weights for gradient in layer]
         return (None,) * 5 + (d.x, d.table, d.table_z, *d.h, *d.c, d.z, *parameters)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from hmrnn import boundary
-from hmrnn.engines.types import Rules, Trace
+from hmrnn.config import BOUNDARIES
+from hmrnn.engines.types import Engine, Rules, Trace
 from hmrnn.equations import LayerWeights, layer_step
 from hmrnn.recurrent import Call
 from hmrnn.sequence import HMLSTMState, Piecewise
@@ -64,3 +65,6 @@ def run(weights: Sequence[LayerWeights], call: Call, rules: Rules) -> Trace:
 def at(values: Tensor | None, t: int, l: int) -> Tensor | None:
     """(B, 1) out of (T, B, L-1); nothing in the last layer."""
     return None if values is None or l == values.shape[-1] else values[t, :, l : l + 1]
+
+
+ENGINE = Engine("reference", run, boundaries=frozenset(BOUNDARIES), devices=None, dtypes=None, traceable=True)

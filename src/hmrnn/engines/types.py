@@ -1,11 +1,15 @@
-"""What engines are told besides the call, and what they give back."""
+"""What engines are told besides the call, what they give back, and what they declare of themselves."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from hmrnn.equations import LayerWeights
+from hmrnn.recurrent import Call
 from hmrnn.sequence import HMLSTMState, Piecewise
 
 
@@ -27,3 +31,55 @@ class Trace:
     steps: tuple[Piecewise, ...]  # L times (T, B, H_l)
     z: Tensor  # (T, B, L-1), 0 at padded steps
     state: HMLSTMState
+
+
+def nothing_missing(device: torch.device, dtype: torch.dtype) -> str:
+    """Of an engine that needs nothing but torch."""
+    return ""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine, and what it supports. The dispatch reads this and knows no engine by name."""
+
+    name: str
+    run: Callable[[Sequence[LayerWeights], Call, Rules], Trace]
+    boundaries: frozenset[str]
+    """The kinds of boundaries that it computes. A new kind is computed by no engine that does not name it."""
+    devices: frozenset[str] | None
+    """The types of devices whose tensors it takes; None for all."""
+    dtypes: frozenset[torch.dtype] | None
+    """Of the weights; None for all."""
+    bfloat16: bool = False
+    """Whether it can round the operands of matrix products to bfloat16, where the weights are float32."""
+    traceable: bool = False
+    """Whether torch.compile can trace it."""
+    fastest: str = ""
+    """Where it is the fastest, as the reason for which `auto` takes it."""
+    opt_in: str = ""
+    """Why `auto` does not take it; empty if it does."""
+    missing: Callable[[torch.device, torch.dtype], str] = nothing_missing
+    """Asked last: what it still needs to run there, as the reason not to take it. Empty if nothing. May build it."""
+
+    def rounds(self, dtype: torch.dtype) -> bool:
+        """Whether it can compute products in bfloat16 with such weights."""
+        return self.bfloat16 and dtype == torch.float32
+
+    def obstacle(self, boundary: str, device: torch.device, dtype: torch.dtype) -> str:
+        """Why it can't be used, in one line. Empty if it can."""
+        return self.unsupported(boundary, device, dtype) or self.missing(device, dtype)
+
+    def unsupported(self, boundary: str, device: torch.device, dtype: torch.dtype) -> str:
+        """The same by what it declares alone, whether it is installed or not."""
+        if boundary not in self.boundaries:
+            kinds = " and ".join(sorted(self.boundaries))
+            return f"the {self.name} engine computes {kinds} boundaries, and these are {boundary}"
+        if self.devices is not None and device.type not in self.devices:
+            places = " and ".join(sorted(self.devices))
+            return f"the {self.name} engine runs on {places}, and the weights are on {device.type}"
+        if self.dtypes is not None and dtype not in self.dtypes:
+            kinds = " and ".join(sorted(str(kind).removeprefix("torch.") for kind in self.dtypes))
+            return f"the {self.name} engine computes in {kinds}, and the weights are {dtype}"
+        if torch.compiler.is_compiling() and not self.traceable:
+            return "torch.compile traces the dense equations"
+        return ""

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hmrnn.config import TrainingConfig
+from hmrnn.devices import widest
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.recurrent import Recurrent
 from hmrnn.sequence import COPY, HMLSTMOutput, HMLSTMState
@@ -48,7 +50,7 @@ class Guidance:
         self.config, self.rnn = config, rnn
         self.targets = targets(config.target_rate, rnn.num_layers - 1) if decides(rnn) else []
         self.seen: Seen | None = None
-        self.excess = [0.0] * len(self.targets)  # of each detector's bias, in the latest window
+        self.excess: list[float | Tensor] = [0.0] * len(self.targets)  # of each detector's bias, in the latest window
 
     def strength(self, update: int, learning_rate: float) -> float:
         """Of steering in an update, 0 to 1. At 0 there is no guidance."""
@@ -77,7 +79,7 @@ class Guidance:
     def _look(self, rnn: nn.Module, inputs: tuple[Any, ...], outputs: tuple[HMLSTMOutput, HMLSTMState]) -> None:
         assert isinstance(rnn, HMLSTM)
         self.seen = seen_in_call(rnn, inputs, outputs)
-        self.excess = excesses(rnn, self.seen, self.targets)
+        self.excess = [*excesses(rnn, self.seen, self.targets)]
 
     def loss(self, uncertainty: Callable[[], Tensor]) -> Tensor | float:
         """What detectors have to learn from how uncertain it was after each step what comes, (T, B, 1 or more)."""
@@ -137,19 +139,28 @@ def asked(rnn: HMLSTM, out: HMLSTMOutput, l: int) -> Tensor:
     return out.operations[..., l if rnn.copy_boundary == "hold" else 0] != COPY
 
 
-def level(rate: float, out: HMLSTMOutput, count: int) -> float:
+def level(rate: float, out: HMLSTMOutput, count: Tensor) -> Tensor:
     """The quantile, of `count` values, that must be passed for a detector to fire at this rate of all steps."""
-    steps = int((out.operations[..., 0] != COPY).sum())  # the lowest layer copies at padded steps only
-    return max(0.0, 1 - rate * steps / count)
+    steps = (out.operations[..., 0] != COPY).sum().to(count)  # the lowest layer copies at padded steps only
+    return (1 - rate * steps / count).clamp_min(0)
 
 
-def excesses(rnn: HMLSTM, seen: Seen, rates: Sequence[float]) -> list[float]:
+def passed_by(rate: float, values: Tensor, where: Tensor, out: HMLSTMOutput) -> Tensor:
+    """(): what a detector must pass to fire at this rate of all steps, of its `values` at some; 0 if there are none.
+
+    `values[where].quantile(…)`, to the bit, but no GPU is asked how many they are: those elsewhere go to the end.
+    """
+    ranked = values.where(where, float("inf")).flatten().sort().values
+    count = where.sum().to(ranked)
+    rank = level(rate, out, count) * (count - 1)
+    low, high = ranked[rank.floor().long().clamp_min(0)], ranked[rank.ceil().long().clamp_min(0)]
+    return torch.lerp(low, high, rank - rank.floor()).where(count > 0, 0)
+
+
+def excesses(rnn: HMLSTM, seen: Seen, rates: Sequence[float]) -> list[Tensor]:
     """By how much the bias of each detector is too high for its rate, of all steps of this window."""
-    found = []
-    for l, rate in enumerate(rates):
-        values = seen.sums[..., l].detach()[asked(rnn, seen.out, l)].double()
-        found.append(float(values.quantile(level(rate, seen.out, len(values)))) if len(values) else 0.0)
-    return found
+    sums = seen.sums.detach().to(widest(seen.sums.device))
+    return [passed_by(rate, sums[..., l], asked(rnn, seen.out, l), seen.out) for l, rate in enumerate(rates)]
 
 
 def imitation(rnn: HMLSTM, seen: Seen, uncertainty: Tensor, rates: Sequence[float]) -> Tensor:
@@ -160,9 +171,16 @@ def imitation(rnn: HMLSTM, seen: Seen, uncertainty: Tensor, rates: Sequence[floa
     total = seen.sums.new_zeros(())
     for l, rate in enumerate(rates):
         where = asked(rnn, seen.out, l)
-        felt = uncertainty[..., min(l, uncertainty.shape[-1] - 1)][where].double()
-        if len(felt) > 0:
-            wanted = felt >= felt.quantile(level(rate, seen.out, len(felt)))
-            log_odds = SHARPNESS * seen.sums[..., l][where]
-            total = total + F.binary_cross_entropy_with_logits(log_odds, wanted.to(log_odds.dtype))
+        felt = uncertainty[..., min(l, uncertainty.shape[-1] - 1)].to(widest(uncertainty.device))
+        wanted = felt >= passed_by(rate, felt, where, seen.out)
+        log_odds = SHARPNESS * seen.sums[..., l]
+        off = F.binary_cross_entropy_with_logits(log_odds, wanted.to(log_odds.dtype), reduction="none")
+        total = total + mean_where(off, where)
     return total
+
+
+def mean_where(values: Tensor, where: Tensor) -> Tensor:
+    """(): the mean of the values at some places; 0 if there are none."""
+    if values.device.type == "cpu":  # to pick them is to ask how many they are: that costs nothing on a CPU alone
+        return values[where].mean() if where.any() else values.new_zeros(())
+    return values.where(where, 0).sum() / where.sum().clamp_min(1)

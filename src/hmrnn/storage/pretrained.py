@@ -69,7 +69,12 @@ class Pretrained(nn.Module, ABC):
 
     @classmethod
     def from_pretrained(
-        cls: type[Model], directory: str | Path, *, engine: str = "auto", precision: Precision = "auto"
+        cls: type[Model],
+        directory: str | Path,
+        *,
+        engine: str = "auto",
+        precision: Precision = "auto",
+        device: torch.device | str = "cpu",
     ) -> Model:
         """Reads what `save_pretrained` wrote. "builtin" is the text model that comes with the package.
         The model is in evaluation mode: call `train()` before training it further.
@@ -94,7 +99,7 @@ class Pretrained(nn.Module, ABC):
         except ValueError as error:
             raise ValueError(f"{path} does not fit {directory / 'config.json'}: {error}") from None
         model.load_state_dict(weights, assign=True)
-        return model.eval()
+        return model.eval().to(device)
 
 
 def size_of(model: nn.Module) -> int:

@@ -31,7 +31,10 @@ class Window:
     @property
     def counted(self) -> Tensor:
         """(T, B): which steps predict a point."""
-        return torch.arange(len(self.points) - 1).unsqueeze(1) < self.lengths
+        return torch.arange(len(self.points) - 1, device=self.lengths.device).unsqueeze(1) < self.lengths
+
+    def to(self, device: torch.device) -> Window:
+        return Window(*(part.to(device, non_blocking=True) for part in (self.points, self.lengths)))
 
 
 def cut(lines: Sequence[Line], start: int, end: int) -> Window:

@@ -23,6 +23,7 @@ Result = TypeVar("Result")
 class Processes:
     rank: int = 0
     world: int = 1
+    local: int = 0  # the number of this one among those on its machine
 
     @property
     def first(self) -> bool:
@@ -82,9 +83,11 @@ def joined() -> Iterator[Processes]:
         yield Processes()
         return
     # The others wait while the first one validates. Should it die, torchrun ends them.
-    dist.init_process_group("gloo", timeout=timedelta(hours=24))
+    # What lies on a GPU goes by nccl; counts and random states lie on the CPU.
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(hours=24))
     try:
-        yield Processes(dist.get_rank(), dist.get_world_size())
+        yield Processes(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", 0)))
         dist.barrier()
         # Wrapped modules lie in cycles of references, and keep the group's threads alive. Those must end before the
         # interpreter does: a thread that then still has a tensor to give back aborts the process.

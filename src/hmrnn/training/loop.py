@@ -19,6 +19,7 @@ import torch
 
 from hmrnn.boundary import SlopeSchedule
 from hmrnn.config import SettingError
+from hmrnn.devices import description, fetched, on_cpu
 from hmrnn.engines import native
 from hmrnn.guidance import Guidance, decides, matching
 from hmrnn.sequence import HMLSTMState
@@ -125,10 +126,11 @@ class Training:
             loss = self.task.loss(self.update, self.generator)
         self.optimizer.zero_grad()
         (loss.mean + self.guidance.loss(loss.uncertainty)).backward()
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip))
+        length = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip)
         wishes = [stop == number for number in STOPPED]
         wishes += [self.over and self.processes.first, checkpoint and self.processes.first]
-        told = [loss.mean.item(), *loss.rates.tolist(), *self.guidance.excess]
+        # The one time that an update waits for a GPU.
+        norm, *told = fetched(self.device, length, loss.mean, *loss.rates, *self.guidance.excess)
         sums = self.processes.sum([*told, *map(float, wishes)])
         mean_loss, *means = (value / self.processes.world for value in sums[: len(told)])
         rates, excess = means[: len(loss.rates)], means[len(loss.rates) :]
@@ -148,6 +150,10 @@ class Training:
         stopped = next((number for number, asked in zip(STOPPED, stops, strict=True) if asked), None)
         told_loss = self.task.measure.of(mean_loss)
         return Update(told_loss, rates, loss.steps, norm, learning_rate, applied, stopped, over, checkpoint)
+
+    @property
+    def device(self) -> torch.device:
+        return self.parameters[0].device
 
     @torch.no_grad()
     def apply_gradient(self) -> None:
@@ -208,7 +214,7 @@ class Training:
 
     def state_dict(self) -> dict[str, Any]:
         state, gather = self.task.state, self.processes.gather
-        return {
+        progress: dict[str, Any] = {
             "update": self.update,
             "skipped": self.skipped,
             "skipped_in_a_row": self.skipped_in_a_row,
@@ -229,6 +235,8 @@ class Training:
             },
             "machine": self.machine(),
         }
+        moved: dict[str, Any] = on_cpu(progress)
+        return moved
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.check(state)
@@ -245,7 +253,7 @@ class Training:
         self.generator.set_state(own(state["random"])[0])
         if recurrent is not None:
             h, c = (tuple(own(rows) for rows in recurrent[name]) for name in ("h", "c"))
-            self.task.state = HMLSTMState(h, c, own(recurrent["z"]))
+            self.task.state = HMLSTMState(h, c, own(recurrent["z"])).to(self.device)
         self.set_slope(max(0, self.update - 1))
 
     def check(self, state: dict[str, Any]) -> None:
@@ -266,8 +274,9 @@ class Training:
     def machine(self) -> dict[str, Any]:
         """What must be the same for a resumed run to give the same bits."""
         rnn = self.task.model.rnn
-        rounded = {"bfloat16": native.bfloat16_kernel()} if rnn.rounds_products else {}
+        rounded = {"bfloat16": native.bfloat16_kernel()} if rnn.rounds_products and rnn.engine == "native" else {}
         return {
+            "device": description(self.device),
             "engine": rnn.engine,
             "threads": torch.get_num_threads(),
             "torch": str(torch.__version__),

@@ -9,12 +9,9 @@ from typing import Any
 
 import torch
 
-from hmrnn.config import (
-    Measure,
-    Precision,
-    RunConfig,
-    UsageError,
-)
+from hmrnn.config import Measure, Precision, RunConfig, UsageError
+from hmrnn.devices import description as description_of
+from hmrnn.devices import resolve
 from hmrnn.domains import DOMAINS, Data
 from hmrnn.engines import native
 from hmrnn.storage.config_json import contradictions
@@ -64,13 +61,14 @@ def train_run(
     resume: bool = False,
     data_dir: Path | None = None,
     engine: str = "auto",
+    device: str = "auto",
     tensorboard: bool = False,
 ) -> Outcome:
     """Trains a model into a directory. With `resume`, goes on with what is there, exactly where
     it stopped.
 
-    A run that goes on keeps its settings: `run` may only set another end. `data_dir` and `engine` are its own, too,
-    unless they are given.
+    A run that goes on keeps its settings: `run` may only set another end. `data_dir`, `engine` and `device` are its
+    own, too, unless they are given.
     """
     run = replace(run, data=run.data.at_home())
     with joined() as processes, ExitStack() as stack:
@@ -83,13 +81,22 @@ def train_run(
             if processes.first:
                 check_new(directory, run.data)
             data = DOMAINS[run.kind].load(run, data_dir)
-            chosen = settled(run, fastest_precision(run, engine))
+            chosen = settled(run, fastest_precision(run, engine, resolve(device, processes.local)))
             return data, SavedRun(chosen, data.fingerprint, data_dir.absolute() if data_dir else None), None
 
         data, saved, progress = processes.first_before_others(open_run)
-        if progress is not None and engine == "auto":
-            engine = str(progress["machine"].get("engine", engine))
-        return carry_out(prepare(saved, data, engine, processes), progress, directory, tensorboard)
+        machine = {} if progress is None else progress["machine"]
+        place = resolve(went_on(device, machine), processes.local)
+        if engine == "auto" and description_of(place) == machine.get("device", "cpu"):
+            engine = str(machine.get("engine", engine))
+        return carry_out(prepare(saved, data, engine, processes, place), progress, directory, tensorboard)
+
+
+def went_on(device: str, machine: dict[str, Any]) -> str:
+    """The device to go on with: that of the run if there is one of its kind here, and no other is asked for."""
+    kind = str(machine.get("device", "auto" if not machine else "cpu")).split()[0]
+    here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return kind if device == "auto" and here.get(kind, False) else device
 
 
 def reopen(
@@ -138,19 +145,22 @@ def settled(run: RunConfig, precision: Precision) -> RunConfig:
     return replace(run, model=replace(run.model, precision=precision))
 
 
-def fastest_precision(run: RunConfig, engine: str) -> Precision:
+def fastest_precision(run: RunConfig, engine: str, device: torch.device) -> Precision:
     """Of a new run, which keeps it also where it is resumed on another processor."""
-    takes_it = engine in ("auto", "native") and run.model.model != "clockwork" and run.model.boundary != "soft"
+    native_runs = device.type == "cpu" and engine in ("auto", "native")
+    takes_it = native_runs and run.model.model != "clockwork" and run.model.boundary != "soft"
     return "bfloat16" if takes_it and native.multiplies_bfloat16_fast() else "float32"
 
 
-def prepare(run: SavedRun, data: Data, engine: str, processes: Processes) -> Training:
+def prepare(
+    run: SavedRun, data: Data, engine: str, processes: Processes, device: torch.device | str = "cpu"
+) -> Training:
     """A run before its first update."""
     config = run.config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.training.seed)
         domain = DOMAINS[config.kind]
-        model = domain.build(config, data, engine)
+        model = domain.build(config, data, engine).to(device)
         return Training(domain.task(model, data, config, processes), run, processes)
 
 
@@ -194,12 +204,13 @@ def description(training: Training) -> str:
     model, task = training.task.model, training.task
     weights = sum(p.numel() for p in model.parameters())
     precision = "bfloat16 products" if model.rnn.rounds_products else "float32"
-    if model.rnn.rounds_products and not native.multiplies_bfloat16_fast():
+    if model.rnn.rounds_products and model.rnn.engine == "native" and not native.multiplies_bfloat16_fast():
         precision += ", no faster than float32 on this processor"
     return (
         f"{task.description()}\n"
         f"{model.config.model} {list(model.config.hidden_sizes)}, {weights:,} weights; engine {model.rnn.engine} "
-        f"({model.rnn.engine_reason}), {precision}; {torch.get_num_threads()} threads, "
+        f"({model.rnn.engine_reason}), {precision}; on {description_of(training.device)}, "
+        f"{torch.get_num_threads()} threads, "
         f"{training.processes.world} process(es)\n"
         f"{task.epochs.first:,} updates an epoch"
     )
@@ -213,6 +224,7 @@ def restored(training: Training, machine: dict[str, Any]) -> str:
         f"(epoch {training.epoch:.2f}, {training.minutes:.1f} min); best validation {training.best:.4f}; learning rate "
         f"{training.learning_rate():.2g}; {training.skipped} updates not applied"
     ]
+    machine = {"device": "cpu", **machine}  # the only one there was
     for name, now in training.machine().items():
         if machine.get(name) != now:
             lines.append(f"warning: {name} was {machine.get(name)} and is {now} now: the last bits will differ")

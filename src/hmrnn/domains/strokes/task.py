@@ -73,6 +73,7 @@ class StrokeTask:
         mine = slice(self.processes.rank * self.rows, (self.processes.rank + 1) * self.rows)
         window = cut(lines[mine], start, end)
         window.points[..., :2] *= self.scales(update, rows[mine])
+        window = window.to(self.model.mean.device)
         state = None if start == 0 else self.state
         nats, fired, each, state = self.objective(window, state, generator)
         self.state = state.detach()
@@ -88,7 +89,7 @@ class StrokeTask:
     def read(self, model: Pretrained, window: int, state: HMLSTMState | None) -> HMLSTMState:
         assert isinstance(model, StrokeModel)
         rows, start, end = self.batches.at(window % self.epochs.first)
-        lines = cut(self.lines(rows), start, end)
+        lines = cut(self.lines(rows), start, end).to(model.mean.device)
         _, state = model(lines.points[:-1], None if start == 0 else state, lines.lengths)
         return state
 

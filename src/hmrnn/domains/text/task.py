@@ -90,7 +90,8 @@ class TextTask:
         if state is not None:
             state = state.renewed([i for i, row in enumerate(streams.rows) if row % RENEWAL == update % RENEWAL])
         given = self.model.boundaries_of(streams, start, end)
-        loss, rates, entropy, state = self.objective(streams.read(start, end + 1), state, given, generator)
+        symbols = streams.read(start, end + 1).to(self.model.embedding.weight.device, non_blocking=True)
+        loss, rates, entropy, state = self.objective(symbols, state, given, generator)
         self.state = state.detach()
         return Loss(loss, rates, partial(self.uncertainty, streams, start, end, entropy), self.symbols_per_update)
 
@@ -117,7 +118,8 @@ class TextTask:
         start = window % self.epochs.first * self.window
         streams, end = self.streams(0), start + self.window
         given = model.boundaries_of(streams, start, end)
-        _, state = model(streams.read(start, end), None if start == 0 else state, boundaries=given)
+        symbols = streams.read(start, end).to(model.embedding.weight.device, non_blocking=True)
+        _, state = model(symbols, None if start == 0 else state, boundaries=given)
         return state
 
     def validate(self, model: Pretrained, show: bool) -> Validation:

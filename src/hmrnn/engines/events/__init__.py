@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hmrnn.boundary import hard_sigmoid
+from hmrnn.boundary import fires, hard_sigmoid
 from hmrnn.engines import event_driven
 from hmrnn.engines.event_driven import (
     Gradients,
@@ -32,7 +32,7 @@ from hmrnn.engines.events.tables import (
     detector_weights,
     squash,
 )
-from hmrnn.engines.types import Rules, Trace
+from hmrnn.engines.types import Engine, Rules, Trace
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
 
@@ -158,10 +158,13 @@ class Forward:
             below = self.wx_z[t, rows] if self.wx_z is not None and l == 0 else self.layers[l - 1].dots[rows, 1]
             s_z += z.squeeze(1) * self.layers[l + 1].dots[rows, 2] + y.squeeze(1) * below
         z_tilde = hard_sigmoid(s_z, self.call.slope)
-        uniforms = self.rules.uniforms
-        fires = (z_tilde > 0.5 if uniforms is None else uniforms[t, rows, l] < z_tilde).to(s_z.dtype)
-        self.s_z[t, rows, l], self.fires[t, rows, l] = s_z, fires
-        return fires
+        if self.call.given is None:
+            uniforms = None if self.rules.uniforms is None else self.rules.uniforms[t, rows, l]
+            fired = fires(z_tilde, self.rules.boundary, uniforms).to(s_z.dtype)
+        else:
+            fired = torch.zeros_like(s_z)  # nobody asks
+        self.s_z[t, rows, l], self.fires[t, rows, l] = s_z, fired
+        return fired
 
     def decide(self, l: int, rows: Tensor, t: Tensor, fires: Tensor) -> None:
         """The boundary of layer l: the detector's, or the one that is given."""
@@ -187,3 +190,13 @@ def stacked(weights: list[LayerWeights], l: int) -> Tensor:
     ]
     V_below = weights[l - 1].V if l else None
     return torch.cat([U, *([] if V_below is None else [V_below]), torch.stack(rows)])
+
+
+ENGINE = Engine(
+    "events",
+    run,
+    boundaries=frozenset({"step", "sample"}),
+    devices=frozenset({"cpu"}),
+    dtypes=frozenset({torch.float32, torch.float64}),
+    fastest="the fastest on a CPU that needs no compiler",
+)

@@ -29,7 +29,7 @@ from hmrnn.engines.native.library import (
     plain_weights,
     pointers,
 )
-from hmrnn.engines.types import Rules, Trace
+from hmrnn.engines.types import Engine, Rules, Trace
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
 
@@ -90,7 +90,7 @@ class NativeKernel:
             plain(f"masks[{l}]", mask, (B, size), dtype)
             for l, (mask, size) in enumerate(zip(rules.masks, sizes[:-1], strict=False))
         ]
-        uniforms = None if rules.uniforms is None else plain("uniforms", rules.uniforms, (T, B, L - 1), torch.float32)
+        uniforms = plain_uniforms(rules, (T, B, L - 1)) if given is None else None
 
         new = partial(torch.empty, dtype=dtype, device="cpu")
         N = B * (T + 1)
@@ -110,7 +110,7 @@ class NativeKernel:
             rows=B,
             layers=L,
             input_size=input_size,
-            slope=call.slope,
+            slope=float(call.slope),
             hidden=arrays[1],
             weights=arrays[0],
             x=address(inputs.x),
@@ -185,6 +185,15 @@ def plain_gradient(tensor: Tensor) -> Tensor:
     return plain("a gradient", tensor, tensor.shape, tensor.dtype)
 
 
+def plain_uniforms(rules: Rules, shape: tuple[int, ...]) -> Tensor | None:
+    """By which the library tells the two kinds of boundaries that it computes: it samples where there are some."""
+    if rules.boundary == "step":
+        return None
+    if rules.boundary != "sample" or rules.uniforms is None:
+        raise ValueError(f"boundary={rules.boundary!r} without random numbers is not what this engine computes")
+    return plain("uniforms", rules.uniforms, shape, torch.float32)
+
+
 def plain_inputs(inputs: Inputs, input_size: int, units: int, dtype: torch.dtype) -> Inputs:
     if inputs.x is not None:
         return Inputs(plain("x", inputs.x, (*inputs.shape, input_size), dtype))
@@ -197,3 +206,23 @@ def plain_inputs(inputs: Inputs, input_size: int, units: int, dtype: torch.dtype
     table = plain("the table of inputs", inputs.table, (size, 4 * units), dtype)
     table_z = None if inputs.table_z is None else plain("the table's detector", inputs.table_z, (size,), dtype)
     return Inputs(None, table, table_z, plain("x.index", inputs.symbols, inputs.shape, torch.int64))
+
+
+def missing(device: torch.device, dtype: torch.dtype) -> str:
+    try:
+        library()
+    except Unavailable as error:
+        return f"the native engine is not available: {error}"
+    return ""
+
+
+ENGINE = Engine(
+    "native",
+    run,
+    boundaries=frozenset({"step", "sample"}),
+    devices=frozenset({"cpu"}),
+    dtypes=frozenset({torch.float32, torch.float64}),
+    bfloat16=True,
+    fastest="the fastest on a CPU",
+    missing=missing,
+)

@@ -1,4 +1,7 @@
-"""Linear maps whose products are computed in bfloat16, as the native engine computes its own: sums are float32."""
+"""Linear maps whose products are computed in bfloat16, as the native engine computes its own: sums are float32.
+
+On another device than the CPU, torch computes them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        rows, matrix = flat("x", x), plain("weight", weight, weight.shape, torch.float32)
+        rows, matrix = flat("x", x), flat("weight", weight)
         ctx.save_for_backward(rows, matrix)
         ctx.shape = x.shape
         return product(rows, matrix, transposed=True).view(*x.shape[:-1], len(weight))
@@ -44,11 +47,16 @@ class _Linear(torch.autograd.Function):
 
 def flat(name: str, tensor: Tensor) -> Tensor:
     """(..., n) -> (rows, n), as C++ can read it."""
+    if tensor.device.type != "cpu":
+        return tensor.reshape(-1, tensor.shape[-1])
     return plain(name, tensor, tensor.shape, torch.float32).view(-1, tensor.shape[-1])
 
 
 def product(a: Tensor, b: Tensor, *, transposed: bool = False, sums: bool = False) -> Tensor:
     """a @ b, a @ b.T (`transposed`) or a.T @ b (`sums`)."""
+    if a.device.type != "cpu":
+        a, b = (a.T if sums else a), (b.T if transposed else b)
+        return torch.mm(a.bfloat16(), b.bfloat16(), out_dtype=torch.float32)
     depth, rows = a.shape if sums else a.shape[::-1]
     columns = b.shape[0] if transposed else b.shape[1]
     c = torch.empty(rows, columns, dtype=torch.float32, device="cpu")

@@ -237,7 +237,7 @@ def try_step(
     x: Tensor | Piecewise,
     state: HMLSTMState | None,
     boundaries: Tensor | None,
-    slope: float | None,
+    slope: float | Tensor | None,
     generator: torch.Generator | None,
 ) -> tuple[HMLSTMOutput, HMLSTMState] | None:
     """A step without a gradient. None if it has to go the general way, which also tells what is wrong with a call."""
@@ -275,7 +275,7 @@ def try_step(
         rnn._check_boundaries(boundaries.unsqueeze(0), 1, B, state.z)
         boundaries = plain("boundaries", boundaries.to(steps.dtype), boundaries.shape, steps.dtype)
     uniforms = rnn._uniforms((B,), generator, state.z.device) if boundaries is None else None
-    slope = rnn.slope if slope is None else check_slope(slope)
+    slope = rnn.slope if slope is None else check_slope(float(slope) if isinstance(slope, Tensor) else slope)
     x_, symbols = (index, None) if values is None else (None, index)
     with steps.lock:
         return steps.step(x_, symbols, state, boundaries, uniforms, slope)

@@ -1,0 +1,119 @@
+"""A GPU that is not there: tensors with a device and shapes, but without numbers. Who asks for one has waited for it.
+
+Run as a program, since a device can't be taken back: `python tests/fake_gpu.py SCENARIO` prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import backend_registration
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hmrnn import HMLSTM, engines
+from hmrnn.engines.triton import buffers
+
+GPU = "faked"
+launches: Counter[str] = Counter()
+
+
+class Watch(TorchDispatchMode):
+    """Counts operations, and refuses to bring anything back from the GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen[str(func)] += 1
+        out = func(*args, **(kwargs or {}))
+        came = [t.device.type for t in args if isinstance(t, torch.Tensor)]
+        if isinstance(out, torch.Tensor) and out.device.type == "cpu" and GPU in came:
+            raise RuntimeError(f"{func} brings a tensor back to the CPU")
+        return out
+
+
+@contextmanager
+def fake_gpu() -> Iterator[Watch]:
+    backend_registration._setup_privateuseone_for_python_backend(GPU)
+
+    def launch(kernel, rows, t, tensors, constants):
+        assert all(tensor.device.type == GPU and tensor.is_contiguous() for tensor in tensors)
+        launches[f"{kernel.__name__} of layer {constants['l']}"] += 1
+
+    buffers.launch = launch
+    declared = engines.ENGINES["triton"]
+    engines.ENGINES["triton"] = replace(declared, devices=frozenset({GPU}), missing=lambda device, dtype: "")
+    with FakeTensorMode(), Watch() as watch:
+        yield watch
+
+
+def window(rnn: HMLSTM, T: int, **options: object) -> None:
+    """Forward and backward of a window whose state was carried from the one before, with padding."""
+    x = torch.randn(T, 4, 6, device=GPU, requires_grad=True)
+    lengths = torch.full((4,), T - 1, device=GPU)
+    _, state = rnn(x, lengths=lengths, **options)
+    out, state = rnn(x, state.detach(), lengths=lengths, slope=torch.full((), 1.5, device=GPU), **options)
+    (sum(h.sum() for h in out.h) + out.z.sum() + state.c[0].sum()).backward()
+    assert all(parameter.grad is not None for parameter in rnn.parameters())
+
+
+def no_wait() -> dict[str, object]:
+    """Everything that may be asked of the engine."""
+    with fake_gpu():
+        for precision in ("float32", "bfloat16"):
+            for boundary in ("step", "sample"):
+                options = {"boundary": boundary, "precision": precision, "dropout": 0.5, "weight_drop": 0.5}
+                rnn = HMLSTM(6, [5, 4, 3], engine="triton", device=GPU, **options)
+                assert rnn.engine == "triton"
+                assert rnn.rounds_products == (precision == "bfloat16")
+                window(rnn, 5)
+                window(rnn, 5, boundaries=torch.ones(5, 4, 2, device=GPU))
+    return {"launches": sum(launches.values())}
+
+
+def launches_of_a_step() -> dict[str, object]:
+    """By how much the operations of forward and backward grow with each step."""
+    counts = []
+    with fake_gpu() as watch:
+        for T in (5, 6):
+            rnn = HMLSTM(6, [5, 4, 3], engine="triton", device=GPU)
+            watch.seen.clear()
+            launches.clear()
+            x = torch.randn(T, 4, 6, device=GPU, requires_grad=True)
+            out, _ = rnn(x)
+            sum(h.sum() for h in out.h).backward()
+            counts.append(watch.seen + launches)
+    return {name: count - counts[0][name] for name, count in counts[1].items() if count != counts[0][name]}
+
+
+def a_wait_is_noticed() -> dict[str, object]:
+    """What the checks did before: so that the others can fail."""
+    noticed = []
+    with fake_gpu():
+        z = torch.zeros(4, 2, device=GPU)
+        for name, wait in {"item": lambda: bool((z == 0).all()), "nonzero": lambda: z[z != 0], "cpu": z.cpu}.items():
+            try:
+                wait()
+            except Exception:
+                noticed.append(name)
+    return {"noticed": noticed}
+
+
+def auto_names_triton() -> dict[str, object]:
+    with fake_gpu():
+        rnn = HMLSTM(6, [5, 4], device=GPU)
+        return {"engine": rnn.engine, "reason": rnn.engine_reason}
+
+
+if __name__ == "__main__":
+    print(json.dumps(globals()[sys.argv[1]]()), flush=True)
+    os._exit(0)  # the thread that autograd keeps for a device does not end by itself
