@@ -71,7 +71,9 @@ class Branching:
 
     rates: tuple[float, ...]  # at which segments end: of each layer that was found
     delay: int  # symbols after a segment's last one at which a detector is to fire
-    told: Mapping[str, Any]  # what was chosen, for people
+    context: int  # symbols whose entropy the search started from,
+    direction: Direction  # and where they lay
+    bits: float  # a symbol: the code of the text
     tables: tuple[Table, ...]  # of the last 1, 2, … PAST symbols
 
     @staticmethod
@@ -85,9 +87,9 @@ class Branching:
         cut = found.cuts[0]
         now, later = (bits_of_ends(numbers, np.roll(cut, delay), alphabet) for delay in (0, 1))
         delay = int(later < now - WORTH)
-        told = {"context": found.start.context, "direction": found.start.direction, "bits": found.bits}
-        rates = found.rates if rate is None else (rate, *found.rates[1:])
-        return Branching(rates, delay, told, tables_of(numbers, np.roll(cut, delay), alphabet))
+        rates = found.rates if rate is None else (rate,)
+        tables = tables_of(numbers, np.roll(cut, delay), alphabet)
+        return Branching(rates, delay, found.start.context, found.start.direction, found.bits, tables)
 
     @property
     def past(self) -> int:
@@ -100,20 +102,43 @@ class Branching:
         shares = np.zeros((steps, *symbols.shape[1:]), dtype=np.float32)
         for length, table in enumerate(self.tables, start=1):
             keys = keys_of(symbols[len(symbols) - steps - length + 1 :], length)
-            place = np.minimum(np.searchsorted(table.keys, keys), len(table.keys) - 1)
-            shares = np.where(table.keys[place] == keys, table.shares[place], shares)
+            if len(table.keys) > 0:
+                place = np.minimum(np.searchsorted(table.keys, keys), len(table.keys) - 1)
+                shares = np.where(table.keys[place] == keys, table.shares[place], shares)
         return shares
 
     def description(self) -> str:
         """In a line."""
         rates = " / ".join(f"{rate:.3f}" for rate in self.rates)
-        kind = "the symbol" if self.told["context"] == 1 else f"{self.told['context']} symbols"
-        sides = "after" if self.told["direction"] == "forward" else "on both sides of"
-        place = "last symbol" if self.delay == 0 else "first symbol of the next"
+        side = "on either side" if self.direction == "both" else "before"
+        place = "last symbol of a segment" if self.delay == 0 else "first symbol after a segment"
         return (
-            f"segments read off the text end at {rates} of the symbols ({self.told['bits']:.2f} bits a symbol; "
-            f"entropy {sides} {kind}, cut again by the lexicon); detectors are to fire on their {place}"
+            f"boundaries read off the text: rates {rates}, from the entropy by {self.context} symbol(s) {side}, "
+            f"{self.bits:.3f} bits a symbol; detectors are to fire on the {place}"
         )
+
+    def state_dict(self) -> dict[str, npt.NDArray[Any]]:
+        """All that it knows, as arrays."""
+        numbers = [self.delay, self.context, self.direction == "both", self.bits, *self.rates]
+        state: dict[str, npt.NDArray[Any]] = {"chosen": np.array(numbers, dtype=np.float64)}
+        for length, table in enumerate(self.tables, start=1):
+            state[f"keys{length}"], state[f"shares{length}"] = table.keys.view(np.int64), table.shares
+        return state
+
+    @staticmethod
+    def from_state_dict(state: Mapping[str, npt.NDArray[Any]]) -> Branching:
+        """What `state_dict` gave. Anything else is refused."""
+        delay, context, both, bits, *rates = (float(value) for value in state["chosen"])
+        fits = delay in (0, 1) and rates and all(0 < rate <= 1 for rate in rates) and (len(state) - 1) % 2 == 0
+        tables = []
+        for length in range(1, (len(state) + 1) // 2):
+            keys, shares = state[f"keys{length}"], state[f"shares{length}"]
+            fits = fits and (keys.dtype, shares.dtype) == (np.int64, np.float32) and keys.shape == shares.shape
+            fits = fits and keys.ndim == 1 and bool(((shares >= 0) & (shares <= 1)).all())
+            tables.append(Table(np.ascontiguousarray(keys).view(np.uint64), shares))
+        if not fits or not tables:
+            raise ValueError("this is not what a teacher knows")
+        return Branching(tuple(rates), int(delay), int(context), "both" if both else "forward", bits, tuple(tables))
 
 
 def best_hierarchy(numbers: Integers, alphabet: int, line_end: int | None, rates: Sequence[float]) -> Hierarchy:
@@ -134,7 +159,7 @@ def best_hierarchy(numbers: Integers, alphabet: int, line_end: int | None, rates
         return build(best_start(text, evidence, rates[i]), layers, rounds=1)
 
     best = hierarchy(at)
-    for step in (-1, 1):
+    for step in (-1, 1):  # bits fall to a minimum, and rise again
         while 0 <= at + step < len(rates) and (next_one := hierarchy(at + step)).bits < best.bits:
             best, at = next_one, at + step
     return build(best.start._replace(cut=best.cuts[0]), layers)

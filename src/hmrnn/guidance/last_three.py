@@ -1,12 +1,9 @@
-"""How many ways a text goes on: what counting tells of where its smallest units end."""
+"""How many ways a text goes on after three symbols: the teacher of runs that were begun before `Branching`."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
-
 from hmrnn.domains.text.data.symbols import Numbers
 
 ORDER = 3  # symbols of context: enough to know where one is in a word, too few to know what the word is part of
@@ -15,6 +12,9 @@ COUNTED = 5_000_000  # symbols of a text: more would not tell more
 
 class LastThree:
     """The entropy of the symbol that follows each context of `ORDER` symbols, counted in a text."""
+
+    past = ORDER - 1  # symbols before a step that `evidence` needs to see
+    delay = 0  # a detector is to fire on a segment's last symbol
 
     def __init__(self, numbers: Numbers, alphabet: int) -> None:
         self.alphabet = alphabet
@@ -34,12 +34,12 @@ class LastThree:
             keys = keys * self.alphabet + symbols[i : steps + i]
         return keys
 
-    def entropy(self, symbols: Tensor) -> Tensor:
-        """(ORDER - 1 + T, B) symbols to (T, B): in bits, after each but the first ones. The mean where a context was
-        never seen."""
-        keys = self._keys(symbols.numpy())
+    def evidence(self, symbols: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """(past + T, B) symbols to (T, B): in bits, after each but the first ones. The mean where a context was never
+        seen."""
+        keys = self._keys(symbols)
         if len(self.contexts) == 0:
-            return torch.zeros(keys.shape)
+            return np.zeros(keys.shape, dtype=np.float32)
         place = np.minimum(np.searchsorted(self.contexts, keys), len(self.contexts) - 1)
         bits = np.where(self.contexts[place] == keys, self.bits[place], self.mean)
-        return torch.from_numpy(bits).float()
+        return np.asarray(bits, dtype=np.float32)

@@ -20,6 +20,7 @@ import torch
 from hmrnn.config import ModelConfig, RunConfig, TrainingConfig
 from hmrnn.domains.strokes.config import StrokeDataConfig, StrokeModelConfig, StrokeRunConfig
 from hmrnn.domains.text.config import TextDataConfig, TextModelConfig, TextRunConfig
+from hmrnn.guidance.branching import Branching
 from hmrnn.storage.config_json import from_json
 from hmrnn.storage.files import check_regular, write_atomically
 from hmrnn.storage.pretrained import Pretrained, checksum_of, read_config
@@ -54,6 +55,7 @@ class SavedRun:
     config: RunConfig
     fingerprint: str  # of the data
     data_dir: Path | None  # where a published set was found
+    teacher: Branching | None = None  # of detectors: not in config.json, but in a file of its own
 
 
 def check_new(directory: Path, data: TextDataConfig | StrokeDataConfig) -> None:
@@ -202,7 +204,7 @@ def remove_leftovers(directory: Path) -> None:
     """Files that a killed process was just writing."""
     for folder in (directory, directory / "best"):
         for path in folder.glob(".*.*"):
-            if path.name.split(".")[1] in ("training", "model", "config", "symbols", "metrics"):
+            if path.name.split(".")[1] in ("training", "teacher", "model", "config", "symbols", "metrics"):
                 path.unlink(missing_ok=True)
 
 

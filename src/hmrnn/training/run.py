@@ -13,12 +13,13 @@ from hmrnn.config import Precision, RunConfig, UsageError
 from hmrnn.domains.strokes.data.lines import StrokeData, load_strokes
 from hmrnn.domains.strokes.model import StrokeModel
 from hmrnn.domains.strokes.task import StrokeTask
-from hmrnn.domains.text.config import TextRunConfig
+from hmrnn.domains.text.config import TextModelConfig, TextRunConfig
 from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.domains.text.data.store import TextData
 from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.task import TextTask
 from hmrnn.engines import native
+from hmrnn.guidance.branching import Branching
 from hmrnn.storage.config_json import contradictions
 from hmrnn.storage.pretrained import check_weights
 from hmrnn.training.checkpoint import (
@@ -35,6 +36,7 @@ from hmrnn.training.distributed import Processes, joined
 from hmrnn.training.loop import STOPPED, Training, train
 from hmrnn.training.metrics import Reporter
 from hmrnn.training.task import Measure
+from hmrnn.training.teachers import load_teacher, save_teacher, teacher_of
 
 Data: TypeAlias = TextData | StrokeData
 
@@ -85,8 +87,9 @@ def train_run(
             if processes.first:
                 check_new(directory, run.data)
             data = load(run, data_dir)
-            chosen = settled(run, fastest_precision(run, engine))
-            return data, SavedRun(chosen, data.fingerprint, data_dir.absolute() if data_dir else None), None
+            teacher = new_teacher(run, data, directory, processes)
+            chosen = settled(run, fastest_precision(run, engine), teacher)
+            return data, SavedRun(chosen, data.fingerprint, data_dir.absolute() if data_dir else None, teacher), None
 
         data, saved, progress = processes.first_before_others(open_run)
         if progress is not None and engine == "auto":
@@ -102,7 +105,8 @@ def reopen(
     saved = load_run(directory)
     if type(run) is not type(saved.config):
         raise UsageError(f"{directory} is a run on {saved.config.kind}")
-    run = settled(run, saved.config.model.precision)
+    teacher = load_teacher(directory, saved.config) if isinstance(saved.config, TextRunConfig) else None
+    run = settled(run, saved.config.model.precision, teacher)
     wrong = contradictions(run, saved.config)
     if wrong:
         raise UsageError(f"{', '.join(wrong)} contradicts the run in {directory}")
@@ -115,7 +119,7 @@ def reopen(
     if processes.first:
         remove_leftovers(directory)
         forget_after(directory / "metrics.jsonl", progress["update"])
-    return data, replace(saved, config=run), progress
+    return data, replace(saved, config=run, teacher=teacher), progress
 
 
 def check_sizes(run: RunConfig, data: Data, progress: dict[str, Any], directory: Path) -> None:
@@ -128,11 +132,26 @@ def check_sizes(run: RunConfig, data: Data, progress: dict[str, Any], directory:
         raise ValueError(f"{directory / RESUMABLE} does not fit {directory / 'config.json'}: {error}") from None
 
 
-def settled(run: RunConfig, precision: Precision) -> RunConfig:
-    """A run whose precision is not left open."""
-    if run.model.precision != "auto":
-        return run
-    return replace(run, model=replace(run.model, precision=precision))
+def settled(run: RunConfig, precision: Precision, teacher: Branching | None) -> RunConfig:
+    """A run whose precision is not left open, nor where its detectors fire."""
+    model = run.model
+    if model.precision == "auto":
+        model = replace(model, precision=precision)
+    if isinstance(model, TextModelConfig):
+        model = replace(model, boundary_delay=teacher.delay if teacher else 0)
+    return replace(run, model=model)
+
+
+def new_teacher(run: RunConfig, data: Data, directory: Path, processes: Processes) -> Branching | None:
+    """Of a run on text: the first process makes it, and the others read what it left."""
+    if not isinstance(run, TextRunConfig) or not isinstance(data, TextData):
+        return None
+    if not processes.first:
+        return load_teacher(directory, run)
+    teacher = teacher_of(run, data)
+    if teacher is not None:
+        save_teacher(directory, teacher)
+    return teacher
 
 
 def fastest_precision(run: RunConfig, engine: str) -> Precision:
@@ -162,7 +181,10 @@ def prepare(run: SavedRun, data: Data, engine: str, processes: Processes) -> Tra
         if isinstance(config, TextRunConfig):
             assert isinstance(model, TextModel)
             assert isinstance(data, TextData)
-            return Training(TextTask(model, data, config, processes), run, processes)
+            teacher = run.teacher
+            if teacher is None and config.training.target_rate == "auto":
+                teacher = teacher_of(config, data)
+            return Training(TextTask(model, data, config, processes, teacher), run, processes)
         assert isinstance(model, StrokeModel)
         assert isinstance(data, StrokeData)
         model.normalise_as(data.split("train"))

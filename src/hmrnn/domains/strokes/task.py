@@ -52,7 +52,7 @@ class StrokeTask:
     measure = Measure("nats", "nats a point (-log p: less is better)", 1.0, "points")
 
     def __init__(self, model: StrokeModel, data: StrokeData, run: StrokeRunConfig, processes: Processes) -> None:
-        self.model = model
+        self.model, self.rates = model, ()
         self.train, self.valid = data.split("train"), data.split("valid")
         self.told = data.told()
         lengths = data.lines.lengths[data.numbers("train")]

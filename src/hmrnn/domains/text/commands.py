@@ -39,7 +39,7 @@ from hmrnn.domains.text.data.symbols import Symbols, numbered, texts
 from hmrnn.domains.text.evaluation import check_length, show_bar
 from hmrnn.domains.text.generation import Sampling, generate
 from hmrnn.domains.text.known import at_separators, from_planted, from_words
-from hmrnn.domains.text.marks import mark
+from hmrnn.domains.text.marks import with_mark
 from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.page import MOST, page
 from hmrnn.domains.text.reading import AT_ONCE
@@ -145,7 +145,7 @@ def write(
         text[symbol.new] += shown
         boundaries.append([int(fires) for fires in symbol.z])
         if not as_json:
-            sys.stdout.write(shown + (mark(symbol.z) if show_boundaries else ""))
+            sys.stdout.write(with_mark(shown, symbol.z, model.delay) if show_boundaries else shown)
             sys.stdout.flush()
     if as_json:
         print_json({"prompt": text[False], "text": text[True], "boundaries": boundaries})

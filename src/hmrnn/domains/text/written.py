@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TextIO
 
-from hmrnn.domains.text.marks import mark
+from hmrnn.domains.text.marks import with_mark
 from hmrnn.structure.operations import Steps
 from hmrnn.structure.segments import segments
 from hmrnn.structure.written import FORMAT_VERSION, Counted, as_json
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 
 def write_marked(model: TextModel, steps: Iterable[Steps], out: TextIO) -> None:
-    """The text, with marks after each symbol on which segments end."""
+    """The text, with marks where segments end."""
     decoder = model.symbols.decoder()
     last = "\n"
     for part in steps:
-        marked = [decoder(n) + mark(z) for n, z in zip(part.inputs.tolist(), part.z.tolist(), strict=True)]
+        steps_of_part = zip(part.inputs.tolist(), part.z.tolist(), strict=True)
+        marked = [with_mark(decoder(n), z, model.delay) for n, z in steps_of_part]
         out.write("".join(marked))
         out.flush()
         last = marked[-1] or last
@@ -33,7 +34,7 @@ def write_json(model: TextModel, steps: Counted, out: TextIO) -> None:
     """One JSON object, a segment a line, written as segments end. docs/structure.md tells its fields."""
     out.write(f'{{"format_version": {FORMAT_VERSION}, "unit": "{model.symbols.unit}", "segments": [')
     separator = "\n"
-    for segment in segments(steps, model.symbols):
+    for segment in segments(steps, model.symbols, model.delay):
         out.write(separator + json.dumps(as_json(segment)))
         out.flush()
         separator = ",\n"
