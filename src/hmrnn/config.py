@@ -200,10 +200,11 @@ class TrainingConfig:
     detector_radius: float | None = None
     """Radius of the norm ball that the weights into each detector are kept in. By default it depends on the units of
     the layer. 0: no ball."""
-    target_rate: float = 0.18
-    """Detectors are guided: the first to fire at this share of the steps, each above a quarter as often,"""
+    target_rate: float | Literal["auto"] = "auto"
+    """Detectors are guided: the first to fire at this share of the steps, each above a quarter as often. auto: at the
+    rates at which segments end, read off the text before the first update. They are to fire"""
     uncertainty_weight: float = 0.1
-    """and where it is least certain what comes next, by a loss with this weight. Unless it is 0, the straight-through
+    """where segments of the text end, by a loss with this weight. Unless it is 0, the straight-through
     gradient is held back meanwhile. Guidance lasts"""
     guided_updates: int | None = None
     """for so many updates; by default as long as the learning rate. Steering to the rate falls with that, or in the
@@ -246,14 +247,19 @@ class TrainingConfig:
             raise ValueError(f"average must be at least 0, and less than 1; got {self.average}")
         if not 0 <= self.cooldown <= 1:
             raise ValueError(f"cooldown is a share, from 0 to 1; got {self.cooldown}")
-        if not 0 < self.target_rate < 1:
-            raise ValueError(f"target_rate is a share, between 0 and 1; got {self.target_rate}")
+        if self.target_rate != "auto" and not 0 < self.target_rate < 1:
+            raise ValueError(f"target_rate is a share, between 0 and 1, or auto; got {self.target_rate}")
         if self.guided_updates is not None and self.guided_updates < 0:
             raise ValueError(f"guided_updates must not be negative; got {self.guided_updates}")
         if not 0 <= self.uncertainty_weight < float("inf"):
             raise ValueError(f"uncertainty_weight must not be negative, and finite; got {self.uncertainty_weight}")
         if not 0 <= self.slope_per_epoch < float("inf"):
             raise ValueError(f"slope_per_epoch must not be negative, and finite; got {self.slope_per_epoch}")
+
+    @property
+    def guides(self) -> bool:
+        """Whether detectors are guided at all."""
+        return self.guided_updates != 0
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from explorer.models import DRAWN, SMALL, TEXT
 from explorer.server import running, talking
 from hmrnn import StrokeModel, StrokeModelConfig, Symbols, TextModel, TextModelConfig
 from hmrnn.domains.strokes.data.points import from_strokes
-from hmrnn.explorer import IN_EXPLORER, connections
+from hmrnn.domains.text.config import IN_EXPLORER
+from hmrnn.explorer import connections
 from hmrnn.explorer.loading import load
 from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.requests import Refused, Request

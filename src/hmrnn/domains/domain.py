@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hmrnn.cli.flags import Command
     from hmrnn.explorer.reading import Memory
     from hmrnn.explorer.runs import Run
+    from hmrnn.guidance.branching import Branching
     from hmrnn.storage.pretrained import Pretrained
     from hmrnn.training.distributed import Processes
     from hmrnn.training.task import Task
@@ -83,8 +84,20 @@ class Domain(ABC):
         """A model that has learnt nothing yet."""
 
     @abstractmethod
-    def task(self, model: Any, data: Any, run: Any, processes: Processes) -> Task:
+    def task(self, model: Any, data: Any, run: Any, processes: Processes, teacher: Branching | None = None) -> Task:
         """What the training loop asks."""
+
+    def is_taught(self, run: Any) -> bool:
+        """Whether the detectors of such a run learn from what the data tells where segments end."""
+        return False
+
+    def teacher(self, run: Any, data: Any) -> Branching | None:
+        """What the data tells of it. It is read once, before the first update."""
+        return None
+
+    def taught(self, run: Any, teacher: Branching | None) -> RunConfig:
+        """The settings with what the teacher decides of them."""
+        return run  # type: ignore[no-any-return]
 
     def page(self, ending: str) -> bytes:
         """Its part of the explorer's page: explorer.html, the templates, or explorer.js, the script that fills them."""

@@ -39,16 +39,19 @@ class Guidance:
     rate itself does not tell: a detector that fires always may be just above 0 at its lowest, or far.) It does not go
     through the optimiser, so its strength falls with the learning rate; or in the second half of `guided_updates`.
 
-    Imitation, with `uncertainty_weight`: a loss by which detectors learn to fire where it is least certain what comes
-    next. It shapes the detectors alone: hidden states are constants to it.
+    Imitation, with `uncertainty_weight`: a loss by which detectors learn to fire where segments end, by what a teacher
+    counted in the text, or where it is least certain what comes next. It shapes the detectors alone: hidden states are constants to it.
 
     Holding back, along with imitation: of the straight-through gradient, more and more in the first updates. It is done
     by a smaller slope, so what is left is felt at every s_z, and not only where |s_z| < 1.
     """
 
-    def __init__(self, config: TrainingConfig, rnn: Recurrent) -> None:
+    def __init__(self, config: TrainingConfig, rnn: Recurrent, rates: Sequence[float] = ()) -> None:
+        """`rates` were read off the data, of as many layers as it told of; without any, `config.target_rate` counts."""
         self.config, self.rnn = config, rnn
-        self.targets = targets(config.target_rate, rnn.num_layers - 1) if decides(rnn) else []
+        if not rates and config.target_rate != "auto":
+            rates = [config.target_rate]
+        self.targets = targets(rates, rnn.num_layers - 1) if rates and decides(rnn) else []
         self.seen: Seen | None = None
         self.excess: list[float | Tensor] = [0.0] * len(self.targets)  # of each detector's bias, in the latest window
 
@@ -129,9 +132,13 @@ def decides(rnn: Recurrent) -> bool:
     return learns and rnn.boundary == "step"
 
 
-def targets(rate: float, detectors: int) -> list[float]:
-    """How often each detector is to fire: each above a quarter as often, but not so rarely that it learns nothing."""
-    return [min(rate, max(rate / GROUP**l, RAREST)) for l in range(detectors)]
+def targets(rates: Sequence[float], detectors: int) -> list[float]:
+    """How often each detector is to fire: at these rates, and each above their last a quarter as often as the one below,
+    but not so rarely that it learns nothing."""
+    wanted = list(rates[:detectors])
+    while len(wanted) < detectors:
+        wanted.append(wanted[-1] / GROUP)
+    return [min(rates[0], max(rate, RAREST)) for rate in wanted]
 
 
 def asked(rnn: HMLSTM, out: HMLSTMOutput, l: int) -> Tensor:

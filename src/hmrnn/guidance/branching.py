@@ -1,45 +1,267 @@
-"""How many ways a text goes on: what counting tells of where its smallest units end."""
+"""Where the segments of a text end, and at what scale: read off the text by counting, with no label and no rate given.
+
+1. Start. A text is cut where it is least certain what follows the last few symbols (forward), or that and what precedes
+   the next few (both): at each of RATES, with the context and direction whose cut has the shortest two-part code.
+2. Cut again. The segments of that cut are a lexicon. The text is cut again into the cheapest sequence of its segments.
+3. Layers. The same is done to the sequence of segments, as if they were symbols, as long as that shortens the code: the
+   text as tokens of the topmost layer, its distinct segments spelled in those of the layer below, down to symbols.
+   Of all rates the one wins whose hierarchy has the fewest bits.
+4. Projection. A detector sees only the past. What it is taught is how often a segment ends after the last few symbols.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from hmrnn.domains.text.data.symbols import Numbers
+from hmrnn.guidance.cuts import STRETCH, Ends, Floats, Integers, Keys, Text, entropy_after, keys_of
 
-ORDER = 3  # symbols of context: enough to know where one is in a word, too few to know what the word is part of
-COUNTED = 5_000_000  # symbols of a text: more would not tell more
+Direction = Literal["forward", "both"]
+
+COUNTED = 1_000_000  # symbols: more would not tell more
+TRIED = 150_000  # symbols on which all rates are tried; on more, those beside the best of them
+RATES = (0.05, 0.065, 0.085, 0.11, 0.14, 0.18, 0.24, 0.31, 0.4, 0.52)
+CONTEXTS = (1, 2, 3, 4)
+RATES_ABOVE = (0.15, 0.18, 0.21, 0.25, 0.29, 0.33, 0.37, 0.42, 0.5, 0.6)  # of segments as symbols
+CONTEXTS_ABOVE = (1, 2)
+ROUNDS = 3  # of cutting again, at most
+MOST_LAYERS = 4
+PROMISING = 5  # cuts of a sequence of segments that are cut again
+PAST = 5  # symbols that a detector's targets depend on
+DOUBT = 2.0  # how many symbols' worth of evidence a shorter context is, in that of a longer one
+WORTH = 0.03  # bits a symbol that waiting for the next symbol must save
 
 
+class Start(NamedTuple):
+    """A cut by entropy."""
+
+    text: Text
+    cut: Ends
+    context: int
+    direction: Direction
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """The cuts of all layers that were found in a text, and what the text costs so."""
+
+    start: Start
+    cuts: tuple[Ends, ...]  # (T,) each, the lowest layer first
+    bits: float  # a symbol
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        return tuple(float(cut.mean()) for cut in self.cuts)
+
+
+class Table(NamedTuple):
+    """How often a segment ends after each run of symbols."""
+
+    keys: Keys  # (V,), sorted
+    shares: npt.NDArray[np.float32]  # (V,)
+
+
+@dataclass(frozen=True)
 class Branching:
-    """The entropy of the symbol that follows each context of `ORDER` symbols, counted in a text."""
+    """What detectors are taught of a text. It knows symbols by their numbers, and neither models nor settings."""
 
-    def __init__(self, numbers: Numbers, alphabet: int) -> None:
-        self.alphabet = alphabet
-        symbols = numbers[:COUNTED].astype(np.int64)
-        self.contexts, context = np.unique(self._keys(symbols[:-1]), return_inverse=True)
-        pairs, counts = np.unique(context * alphabet + symbols[ORDER:], return_counts=True)
-        context = pairs // alphabet
-        share = counts / np.bincount(context, counts)[context]
-        self.bits = np.bincount(context, -share * np.log2(share))
-        self.mean = float(self.bits.mean()) if len(self.bits) else 0.0
+    rates: tuple[float, ...]  # at which segments end: of each layer that was found
+    delay: int  # symbols after a segment's last one at which a detector is to fire
+    context: int  # symbols whose entropy the search started from,
+    direction: Direction  # and where they lay
+    bits: float  # a symbol: the code of the text
+    tables: tuple[Table, ...]  # of the last 1, 2, … PAST symbols
 
-    def _keys(self, symbols: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """(T, …) to (T - ORDER + 1, …): each context as one number."""
-        steps = max(0, len(symbols) - ORDER + 1)
-        keys = np.zeros((steps, *symbols.shape[1:]), dtype=np.int64)
-        for i in range(ORDER):
-            keys = keys * self.alphabet + symbols[i : steps + i]
-        return keys
+    @staticmethod
+    def of(
+        symbols: npt.NDArray[Any], alphabet: int, line_end: int | None = None, rate: float | None = None
+    ) -> Branching:
+        """Reads the first COUNTED symbols. No segment goes on after a `line_end`. `rate` fixes that of the lowest layer,
+        which is found otherwise."""
+        numbers = symbols[:COUNTED].astype(np.int64)
+        found = best_hierarchy(numbers, alphabet, line_end, RATES if rate is None else (rate,))
+        cut = found.cuts[0]
+        now, later = (bits_of_ends(numbers, np.roll(cut, delay), alphabet) for delay in (0, 1))
+        delay = int(later < now - WORTH)
+        rates = found.rates if rate is None else (rate,)
+        tables = tables_of(numbers, np.roll(cut, delay), alphabet)
+        return Branching(rates, delay, found.start.context, found.start.direction, found.bits, tables)
 
-    def entropy(self, symbols: Tensor) -> Tensor:
-        """(ORDER - 1 + T, B) symbols to (T, B): in bits, after each but the first ones. The mean where a context was
-        never seen."""
-        keys = self._keys(symbols.numpy())
-        if len(self.contexts) == 0:
-            return torch.zeros(keys.shape)
-        place = np.minimum(np.searchsorted(self.contexts, keys), len(self.contexts) - 1)
-        bits = np.where(self.contexts[place] == keys, self.bits[place], self.mean)
-        return torch.from_numpy(bits).float()
+    @property
+    def past(self) -> int:
+        """Symbols before a step that `evidence` needs to see."""
+        return len(self.tables) - 1
+
+    def evidence(self, symbols: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """(past + T, B) symbols to (T, B): how likely it is that a detector is to fire, from 0 to 1."""
+        steps = max(0, len(symbols) - self.past)
+        shares = np.zeros((steps, *symbols.shape[1:]), dtype=np.float32)
+        for length, table in enumerate(self.tables, start=1):
+            keys = keys_of(symbols[len(symbols) - steps - length + 1 :], length)
+            if len(table.keys) > 0:
+                place = np.minimum(np.searchsorted(table.keys, keys), len(table.keys) - 1)
+                shares = np.where(table.keys[place] == keys, table.shares[place], shares)
+        return shares
+
+    def description(self) -> str:
+        """In a line."""
+        rates = " / ".join(f"{rate:.3f}" for rate in self.rates)
+        side = "on either side" if self.direction == "both" else "before"
+        place = "last symbol of a segment" if self.delay == 0 else "first symbol after a segment"
+        return (
+            f"boundaries read off the text: rates {rates}, from the entropy by {self.context} symbol(s) {side}, "
+            f"{self.bits:.3f} bits a symbol; detectors are to fire on the {place}"
+        )
+
+    def state_dict(self) -> dict[str, npt.NDArray[Any]]:
+        """All that it knows, as arrays."""
+        numbers = [self.delay, self.context, self.direction == "both", self.bits, *self.rates]
+        state: dict[str, npt.NDArray[Any]] = {"chosen": np.array(numbers, dtype=np.float64)}
+        for length, table in enumerate(self.tables, start=1):
+            state[f"keys{length}"], state[f"shares{length}"] = table.keys.view(np.int64), table.shares
+        return state
+
+    @staticmethod
+    def from_state_dict(state: Mapping[str, npt.NDArray[Any]]) -> Branching:
+        """What `state_dict` gave. Anything else is refused."""
+        delay, context, both, bits, *rates = (float(value) for value in state["chosen"])
+        fits = delay in (0, 1) and rates and all(0 < rate <= 1 for rate in rates) and (len(state) - 1) % 2 == 0
+        tables = []
+        for length in range(1, (len(state) + 1) // 2):
+            keys, shares = state[f"keys{length}"], state[f"shares{length}"]
+            fits = fits and (keys.dtype, shares.dtype) == (np.int64, np.float32) and keys.shape == shares.shape
+            fits = fits and keys.ndim == 1 and bool(((shares >= 0) & (shares <= 1)).all())
+            tables.append(Table(np.ascontiguousarray(keys).view(np.uint64), shares))
+        if not fits or not tables:
+            raise ValueError("this is not what a teacher knows")
+        return Branching(tuple(rates), int(delay), int(context), "both" if both else "forward", bits, tuple(tables))
+
+
+def best_hierarchy(numbers: Integers, alphabet: int, line_end: int | None, rates: Sequence[float]) -> Hierarchy:
+    """All rates are tried on the first symbols, and from the best of them downhill on all symbols.
+
+    The longer a text, the longer the segments that pay.
+    """
+    hard = numbers == (-1 if line_end is None else line_end)
+    tried = [build(start) for start in starts(Text(numbers[:TRIED], alphabet, hard[:TRIED]), rates)]
+    at = min(reversed(range(len(rates))), key=lambda i: tried[i].bits)  # of equals the last: the next may be better
+    if len(numbers) <= TRIED:
+        return tried[at]
+    layers = len(tried[at].cuts)
+    text = Text(numbers, alphabet, hard)
+    evidence = all_evidence(text)
+
+    def hierarchy(i: int) -> Hierarchy:
+        return build(best_start(text, evidence, rates[i]), layers, rounds=1)
+
+    best = hierarchy(at)
+    for step in (-1, 1):  # bits fall to a minimum, and rise again
+        while 0 <= at + step < len(rates) and (next_one := hierarchy(at + step)).bits < best.bits:
+            best, at = next_one, at + step
+    return build(best.start._replace(cut=best.cuts[0]), layers)
+
+
+def all_evidence(text: Text) -> Mapping[tuple[int, Direction], Floats]:
+    return {(context, way): bits for context in CONTEXTS for way, bits in evidences(text, context)}
+
+
+def starts(text: Text, rates: Sequence[float]) -> list[Start]:
+    """The best cut by entropy, for each rate."""
+    evidence = all_evidence(text)
+    return [best_start(text, evidence, rate) for rate in rates]
+
+
+def best_start(text: Text, evidence: Mapping[tuple[int, Direction], Floats], rate: float) -> Start:
+    """Whether the last symbol of a line is the end of a segment, and the line's end one more, the code tells, too."""
+    before_hard = np.append(text.hard[1:], False)
+    candidates = []
+    for (context, direction), bits in evidence.items():
+        cut = text.above(bits, rate)
+        candidates.append(Start(text, cut, context, direction))
+        if not cut[before_hard].all():
+            candidates.append(Start(text, cut | before_hard, context, direction))
+    return min(candidates, key=lambda start: text.bits(start.cut))
+
+
+def evidences(text: Text, context: int) -> list[tuple[Direction, Floats]]:
+    """For an end after each symbol: the entropy of what follows, and that with the entropy of what precedes."""
+    after = entropy_after(text.symbols, context, text.alphabet)
+    before = entropy_after(text.symbols[::-1], context, text.alphabet)[::-1]
+    return [("forward", after), ("both", after + np.append(before[1:], 0.0))]
+
+
+def build(start: Start, most: int = MOST_LAYERS, rounds: int = ROUNDS) -> Hierarchy:
+    """Cuts again while that saves bits, and adds layers while that does."""
+    text = layer = start.text
+    cut, cuts, lexicons = improved(text, start.cut, rounds), [], 0.0
+    places = np.arange(len(text))  # the last symbol of each of the layer's own symbols
+    while True:
+        lexicon = layer.lexicon(cut)
+        tokens, spelled = layer.code(lexicon)
+        lexicons += spelled
+        places = places[lexicon.places]
+        cuts.append(np.zeros(len(text), dtype=bool))
+        cuts[-1][places] = True
+        layer = Text(lexicon.tokens, len(lexicon.keys), layer.hard[lexicon.places])
+        higher = layer_above(layer, rounds) if len(cuts) < most else None
+        if higher is None:
+            return Hierarchy(start, tuple(cuts), (tokens + lexicons) / len(text))
+        cut = higher
+
+
+def improved(text: Text, cut: Ends, rounds: int) -> Ends:
+    """Cut again while that saves bits."""
+    bits = text.bits(cut)
+    for i in range(rounds):
+        again = text.cut_again(cut, offset=i * STRETCH // ROUNDS)
+        fewer = text.bits(again)
+        if fewer >= bits:
+            break
+        cut, bits = again, fewer
+    return cut
+
+
+def layer_above(layer: Text, rounds: int) -> Ends | None:
+    """The cheapest cut of a sequence of segments, if even by entropy alone one is cheaper than none."""
+    if len(layer) < 2 or layer.alphabet < 2:
+        return None
+    cuts = [layer.above(bits, rate) for n in CONTEXTS_ABOVE for _, bits in evidences(layer, n) for rate in RATES_ABOVE]
+    cuts.sort(key=layer.bits)
+    if layer.bits(cuts[0]) >= layer.symbol_bits.sum():
+        return None
+    return min((improved(layer, cut, rounds) for cut in cuts[:PROMISING]), key=layer.bits)
+
+
+def tables_of(numbers: Integers, ends: Ends, alphabet: int) -> tuple[Table, ...]:
+    """Of runs that occur at least twice, with each share drawn towards that of the shorter run."""
+    shares, tables = np.full(len(numbers), float(ends.mean())), []
+    for length in range(1, PAST + 1):
+        keys, run, counts = runs(numbers, length, alphabet)
+        mixed = (np.bincount(run, ends)[run] + DOUBT * shares) / (counts[run] + DOUBT)
+        first = np.zeros(len(keys))
+        first[run] = mixed
+        kept = counts > 1
+        tables.append(Table(keys[kept], first[kept].astype(np.float32)))
+        shares = np.where(kept[run], mixed, shares)
+    return tuple(tables)
+
+
+def bits_of_ends(numbers: Integers, ends: Ends, alphabet: int) -> float:
+    """A symbol: what it costs to tell the ends from the past. Each is left out of the counts that predict it."""
+    shares = np.full(len(numbers), float(ends.mean()))
+    for length in range(1, PAST + 1):
+        _, run, counts = runs(numbers, length, alphabet)
+        shares = (np.bincount(run, ends)[run] - ends + DOUBT * shares) / (counts[run] - 1 + DOUBT)
+    right = np.clip(np.where(ends, shares, 1 - shares), 1e-6, 1)
+    return float(-np.log2(right).mean())
+
+
+def runs(numbers: Integers, length: int, alphabet: int) -> tuple[Keys, Integers, Integers]:
+    """The distinct runs of so many symbols, which of them ends with each symbol, and how often each occurs."""
+    padded = np.concatenate([np.full(length - 1, alphabet), numbers])
+    keys, run, counts = np.unique(keys_of(padded, length), return_inverse=True, return_counts=True)
+    return keys, run, counts

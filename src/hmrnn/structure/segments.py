@@ -16,7 +16,8 @@ LONGEST_TEXT = 10_000  # symbols of a segment that are kept for its text
 
 @dataclass(frozen=True)
 class Segment:
-    """What a layer took as one piece: it ends with the symbol, or the point, on which the layer's detector fired."""
+    """What a layer took as one piece: it ends with the symbol, or the point, on which the layer's detector fired; or, in
+    a model with a `boundary_delay` of 1, with the one before."""
 
     layer: int  # 1 is the lowest
     start: int  # place of its first symbol or point
@@ -57,15 +58,16 @@ class Found:
         return tuple(below)
 
 
-def by_layer(parts: Sequence[Steps], symbols: Symbols | None) -> tuple[tuple[Segment, ...], ...]:
-    found = list(segments(parts, symbols))
+def by_layer(parts: Sequence[Steps], symbols: Symbols | None, delay: int = 0) -> tuple[tuple[Segment, ...], ...]:
+    found = list(segments(parts, symbols, delay))
     return tuple(tuple(s for s in found if s.layer == l + 1) for l in range(parts[0].z.shape[1]))
 
 
-def segments(parts: Iterable[Steps], symbols: Symbols | None) -> Iterator[Segment]:
+def segments(parts: Iterable[Steps], symbols: Symbols | None, delay: int = 0) -> Iterator[Segment]:
     """Each segment as soon as it ends; at one place those of lower layers first. Those that the end cut off come last.
 
     With the vectors of their layer, if the steps have hidden states. `symbols` of a text tell the segments' texts.
+    `delay`: how many steps after a segment's last one its detector fires.
     """
     recent, end = "", 0  # the last symbols, as far back as a segment's text may need them
     starts: list[int] = []
@@ -81,10 +83,12 @@ def segments(parts: Iterable[Steps], symbols: Symbols | None) -> Iterator[Segmen
     for part in parts:
         starts = starts or [0] * part.z.shape[1]
         if symbols is not None:
-            recent = recent[-LONGEST_TEXT:] + symbols.text(part.inputs.tolist())
+            recent = recent[-LONGEST_TEXT - delay :] + symbols.text(part.inputs.tolist())
         end = part.start + len(part.inputs)
         for t, layer in part.z.nonzero().tolist():
-            yield cut(layer, part.start + t + 1, None if part.h is None else part.h[layer][t].clone(), closed=True)
+            last = part.start + t + 1 - delay
+            if last > starts[layer]:  # before the first symbol, nothing has ended
+                yield cut(layer, last, None if part.h is None else part.h[layer][t].clone(), closed=True)
     for layer, start in enumerate(starts):
         if start < end:
             yield cut(layer, end, None, closed=False)

@@ -17,6 +17,7 @@ import torch
 
 from hmrnn.config import DataConfig, ModelConfig, RunConfig, SettingError, TrainingConfig
 from hmrnn.domains import DOMAINS
+from hmrnn.guidance.branching import Branching
 from hmrnn.storage.config_json import from_json, kind_of, read_config
 from hmrnn.storage.files import lines_of, make_folder, names_in, open_file, remove, writing
 from hmrnn.storage.pretrained import Pretrained
@@ -50,6 +51,7 @@ class SavedRun:
     config: RunConfig
     fingerprint: str  # of the data
     data_dir: Path | None  # where a published set was found
+    teacher: Branching | None = None  # of detectors: not in config.json, but in a file of its own
 
 
 def check_new(directory: Path, data: DataConfig) -> None:
@@ -190,7 +192,7 @@ def remove_leftovers(directory: Path) -> None:
     """Files that a killed process was just writing."""
     for folder in (directory, directory / "best"):
         for name in names_in(folder):
-            if re.match(r"\.(training|model|config|symbols|metrics)\.", name):
+            if re.match(r"\.(training|teacher|model|config|symbols|metrics)\.", name):
                 remove(folder / name)
 
 

@@ -77,7 +77,7 @@ class Training:
         self.average = WeightAverage(task.model, self.config.average) if self.config.average else None
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.learning_rate, fused=True)
         self.rate = LearningRate(self.config)
-        self.guidance = Guidance(self.config, task.model.rnn)
+        self.guidance = Guidance(self.config, task.model.rnn, task.rates)
         self.slope = SlopeSchedule(self.config.slope_per_epoch, self.config.slope_limit)
         self.watch = CollapseWatch(task.model.rnn.num_layers - 1 if task.model.config.model == "hm-lstm" else 0)
         self.generator = torch.Generator().manual_seed(self.config.seed + processes.rank)

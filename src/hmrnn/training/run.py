@@ -14,6 +14,7 @@ from hmrnn.devices import description as description_of
 from hmrnn.devices import resolve
 from hmrnn.domains import DOMAINS, Data
 from hmrnn.engines import native
+from hmrnn.guidance.branching import Branching
 from hmrnn.storage.config_json import contradictions
 from hmrnn.storage.pretrained import check_weights, size_of
 from hmrnn.training.checkpoint import (
@@ -30,6 +31,7 @@ from hmrnn.training.checkpoint import (
 from hmrnn.training.distributed import Processes, joined
 from hmrnn.training.loop import STOPPED, Training, train
 from hmrnn.training.metrics import Reporter
+from hmrnn.training.teachers import load_teacher, save_teacher
 
 MOST_ROWS = 2**16  # of a batch, as far as the size of a checkpoint goes
 
@@ -81,8 +83,9 @@ def train_run(
             if processes.first:
                 check_new(directory, run.data)
             data = DOMAINS[run.kind].load(run, data_dir)
-            chosen = settled(run, fastest_precision(run, engine, resolve(device, processes.local)))
-            return data, SavedRun(chosen, data.fingerprint, data_dir.absolute() if data_dir else None), None
+            teacher = new_teacher(run, data, directory, processes)
+            chosen = settled(run, fastest_precision(run, engine, resolve(device, processes.local)), teacher)
+            return data, SavedRun(chosen, data.fingerprint, data_dir.absolute() if data_dir else None, teacher), None
 
         data, saved, progress = processes.first_before_others(open_run)
         machine = {} if progress is None else progress["machine"]
@@ -107,7 +110,8 @@ def reopen(
     saved = load_run(directory, files=False)  # symbols are those of the data
     if type(run) is not type(saved.config):
         raise UsageError(f"{directory} is a run on {saved.config.kind}")
-    run = settled(run, saved.config.model.precision)
+    teacher = load_teacher(directory, saved.config)
+    run = settled(run, saved.config.model.precision, teacher)
     wrong = contradictions(run, saved.config)
     if wrong:
         raise UsageError(f"{', '.join(wrong)} contradicts the run in {directory}")
@@ -120,7 +124,7 @@ def reopen(
     if processes.first:
         remove_leftovers(directory)
         forget_after(directory / "metrics.jsonl", progress["update"])
-    return data, replace(saved, config=run), progress
+    return data, replace(saved, config=run, teacher=teacher), progress
 
 
 def load_fitting(run: RunConfig, data: Data, directory: Path, processes: Processes) -> dict[str, Any]:
@@ -138,11 +142,21 @@ def load_fitting(run: RunConfig, data: Data, directory: Path, processes: Process
     return progress
 
 
-def settled(run: RunConfig, precision: Precision) -> RunConfig:
-    """A run whose precision is not left open."""
-    if run.model.precision != "auto":
-        return run
-    return replace(run, model=replace(run.model, precision=precision))
+def settled(run: RunConfig, precision: Precision, teacher: Branching | None) -> RunConfig:
+    """A run whose precision is not left open, nor where its detectors fire."""
+    if run.model.precision == "auto":
+        run = replace(run, model=replace(run.model, precision=precision))
+    return DOMAINS[run.kind].taught(run, teacher)
+
+
+def new_teacher(run: RunConfig, data: Data, directory: Path, processes: Processes) -> Branching | None:
+    """The first process makes it, and the others read what it left."""
+    if not processes.first:
+        return load_teacher(directory, run)
+    teacher = DOMAINS[run.kind].teacher(run, data)
+    if teacher is not None:
+        save_teacher(directory, teacher)
+    return teacher
 
 
 def fastest_precision(run: RunConfig, engine: str, device: torch.device) -> Precision:
@@ -161,7 +175,7 @@ def prepare(
         torch.manual_seed(config.training.seed)
         domain = DOMAINS[config.kind]
         model = domain.build(config, data, engine).to(device)
-        return Training(domain.task(model, data, config, processes), run, processes)
+        return Training(domain.task(model, data, config, processes, run.teacher), run, processes)
 
 
 def carry_out(training: Training, progress: dict[str, Any] | None, directory: Path, tensorboard: bool) -> Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -42,6 +42,9 @@ class Task(Protocol):
 
     rows: int
     """Sequences that this process reads side by side."""
+
+    rates: Sequence[float]
+    """At which segments end, of each layer that the data tells of; none if it does not tell."""
 
     state: HMLSTMState | None
     """Carried from one window to the next."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hmrnn.domains.strokes.model import StrokeModel
     from hmrnn.domains.strokes.task import StrokeTask
     from hmrnn.explorer.reading import Memory
+    from hmrnn.guidance.branching import Branching
     from hmrnn.training.distributed import Processes
 
 
@@ -45,7 +46,14 @@ class Strokes(Domain):
     def build(self, run: StrokeRunConfig, data: StrokeData, engine: str) -> StrokeModel:
         return self.model_class()(run.model, engine=engine)
 
-    def task(self, model: StrokeModel, data: StrokeData, run: StrokeRunConfig, processes: Processes) -> StrokeTask:
+    def task(
+        self,
+        model: StrokeModel,
+        data: StrokeData,
+        run: StrokeRunConfig,
+        processes: Processes,
+        teacher: Branching | None = None,
+    ) -> StrokeTask:
         from hmrnn.domains.strokes.task import StrokeTask
 
         model.normalise_as(data.split("train"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -53,6 +54,7 @@ class StrokeTask:
 
     def __init__(self, model: StrokeModel, data: StrokeData, run: StrokeRunConfig, processes: Processes) -> None:
         self.model = model
+        self.rates: Sequence[float] = ()
         self.train, self.valid = data.split("train"), data.split("valid")
         self.told = data.told()
         lengths = data.lines.lengths[data.numbers("train")]

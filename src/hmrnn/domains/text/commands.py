@@ -39,7 +39,7 @@ from hmrnn.domains.text.data.symbols import Symbols, numbered, texts
 from hmrnn.domains.text.evaluation import check_length, show_bar
 from hmrnn.domains.text.generation import Sampling
 from hmrnn.domains.text.known import at_separators, from_planted, from_words
-from hmrnn.domains.text.marks import mark
+from hmrnn.domains.text.marks import with_mark
 from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.page import MOST_ON_PAGE, page
 from hmrnn.domains.text.reading import PIECE
@@ -123,7 +123,8 @@ def generate(asked: flags.Generate) -> None:
         text[symbol.new] += shown
         boundaries.append([int(fires) for fires in symbol.z])
         if not asked.json:
-            sys.stdout.write(for_stream(shown) + (mark(symbol.z) if asked.show_boundaries else ""))
+            shown = for_stream(shown)
+            sys.stdout.write(with_mark(shown, symbol.z, model.delay) if asked.show_boundaries else shown)
             sys.stdout.flush()
     if asked.json:
         print_json({"prompt": text[False], "text": text[True], "boundaries": boundaries})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
-from tyro.conf import arg
+from tyro.conf import Suppress, arg
 
 from hmrnn.config import (
     MOST_SYMBOLS,
@@ -33,6 +33,14 @@ TEXT_SETS = ("ptb", "text8", "enwik8", "builtin", "planted")
 @dataclass(frozen=True)
 class TextModelConfig(ModelConfig):
     """The shape of a text model."""
+
+    boundary_delay: Annotated[int, Suppress] = 0  # in training the text decides
+    """Symbols after a segment's last one at which detectors fire: 0, or 1 for the first symbol of the next."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.boundary_delay not in (0, 1):
+            raise ValueError(f"boundary_delay must be 0 or 1; got {self.boundary_delay}")
 
 
 @dataclass(frozen=True)

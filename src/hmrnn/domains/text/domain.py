@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from hmrnn.domains.text.model import TextModel
     from hmrnn.domains.text.task import TextTask
     from hmrnn.explorer.reading import Memory
+    from hmrnn.guidance.branching import Branching
     from hmrnn.training.distributed import Processes
 
 
@@ -58,10 +60,32 @@ class Text(Domain):
     def build(self, run: TextRunConfig, data: TextData, engine: str) -> TextModel:
         return self.model_class()(data.symbols, run.model, engine=engine)
 
-    def task(self, model: TextModel, data: TextData, run: TextRunConfig, processes: Processes) -> TextTask:
+    def task(
+        self,
+        model: TextModel,
+        data: TextData,
+        run: TextRunConfig,
+        processes: Processes,
+        teacher: Branching | None = None,
+    ) -> TextTask:
         from hmrnn.domains.text.task import TextTask
 
-        return TextTask(model, data, run, processes)
+        if teacher is None and run.training.target_rate == "auto":
+            teacher = self.teacher(run, data)
+        return TextTask(model, data, run, processes, teacher)
+
+    def is_taught(self, run: TextRunConfig) -> bool:
+        from hmrnn.domains.text.teacher import is_taught
+
+        return is_taught(run)
+
+    def teacher(self, run: TextRunConfig, data: TextData) -> Branching | None:
+        from hmrnn.domains.text.teacher import teacher_of
+
+        return teacher_of(run, data)
+
+    def taught(self, run: TextRunConfig, teacher: Branching | None) -> TextRunConfig:
+        return replace(run, model=replace(run.model, boundary_delay=teacher.delay if teacher else 0))
 
     def explored(self, number: int, name: str, model: TextModel, memory: Memory, reading: TextReadingConfig) -> TextRun:
         from hmrnn.domains.text.explorer import TextRun

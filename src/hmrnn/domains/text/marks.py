@@ -1,4 +1,4 @@
-"""Segments in running text: a mark after each symbol on which one ends."""
+"""Segments in running text: a mark after the last symbol of each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ MARKS = ("|", "‖", "⦀")  # by layer, the lowest first
 def mark(z: Sequence[bool]) -> str:
     """A mark for each layer whose detector fired; one for all those beyond the last mark."""
     return "".join(MARKS[l] for l in range(len(MARKS)) if any(z[l : None if l == len(MARKS) - 1 else l + 1]))
+
+
+def with_mark(symbol: str, z: Sequence[bool], delay: int) -> str:
+    """A symbol, and the marks of the segments that end with it, or with a delay before it."""
+    return mark(z) + symbol if delay else symbol + mark(z)
 
 
 def legend(detectors: int) -> str:

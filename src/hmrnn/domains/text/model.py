@@ -45,6 +45,11 @@ class TextModel(Pretrained):
         self.output = OutputEmbedding(self.config.hidden_sizes, self.config.output_size)
         self.head = SoftmaxHead(self.config.output_size, len(symbols))
 
+    @property
+    def delay(self) -> int:
+        """How many symbols after a segment's last one its detector fires."""
+        return self.config.boundary_delay
+
     def forward(
         self,
         symbols: Tensor,

@@ -35,7 +35,9 @@ def segment_numbers(model: TextModel, numbers: Tensor, *, vectors: bool = False)
     parts = [read.steps(hidden=vectors) for read in follow(model, numbers.split(PIECE))]
     if not parts:
         raise ValueError("the text is empty: there is nothing to segment")
-    return Segmentation(Steps.joined(parts), by_layer(parts, model.symbols), model.symbols.text(numbers.tolist()))
+    return Segmentation(
+        Steps.joined(parts), by_layer(parts, model.symbols, model.delay), model.symbols.text(numbers.tolist())
+    )
 
 
 def follow(model: TextModel, pieces: Iterable[Tensor]) -> Iterator[Read]:

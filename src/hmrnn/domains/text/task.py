@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property, partial
 
 import numpy as np
@@ -15,7 +16,8 @@ from hmrnn.domains.text.data.store import TextData
 from hmrnn.domains.text.data.streams import Streams
 from hmrnn.domains.text.evaluation import score_text
 from hmrnn.domains.text.model import TextModel
-from hmrnn.guidance.branching import ORDER, Branching
+from hmrnn.guidance.branching import Branching
+from hmrnn.guidance.last_three import LastThree
 from hmrnn.sequence import HMLSTMState
 from hmrnn.storage.pretrained import Pretrained
 from hmrnn.training.batches import Epochs
@@ -56,8 +58,17 @@ class TextTask:
 
     measure = MEASURE
 
-    def __init__(self, model: TextModel, data: TextData, run: TextRunConfig, processes: Processes) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: TextModel,
+        data: TextData,
+        run: TextRunConfig,
+        processes: Processes,
+        teacher: Branching | None = None,
+    ) -> None:
+        """Without a `teacher` detectors learn from the last three symbols, as they did in runs before there were any."""
+        self.model, self.taught = model, teacher
+        self.rates: Sequence[float] = teacher.rates if teacher else ()
         self.window = run.training.window
         self.train, self.valid = data.split("train"), data.split("valid")
         self.rows = run.training.batch_size
@@ -103,14 +114,16 @@ class TextTask:
         return Streams.to_train(self.train, self.rows, self.processes.rank, self.processes.world, offset)
 
     @cached_property
-    def branching(self) -> Branching:
-        return Branching(self.train, self.distinct)
+    def teacher(self) -> Branching | LastThree:
+        return self.taught or LastThree(self.train, self.distinct)
 
     def uncertainty(self, streams: Streams, start: int, end: int, entropy: Tensor) -> Tensor:
         """(T, B, 2): by the last few symbols alone, at which words end, and by all that the model knows."""
         # A stream's past is the end of the one before it; that of the text's start is the text's end.
-        local = self.branching.entropy(streams.read(start - ORDER + 1, end)).to(entropy)
-        return torch.stack([local + TIE * entropy, entropy], dim=-1)
+        past = streams.read(start - self.teacher.past, end).numpy()
+        local = torch.from_numpy(self.teacher.evidence(past)).to(entropy)
+        known = torch.cat([entropy[: self.teacher.delay], entropy[: len(entropy) - self.teacher.delay]])
+        return torch.stack([local + TIE * entropy, known], dim=-1)
 
     @torch.no_grad()
     def read(self, model: Pretrained, window: int, state: HMLSTMState | None) -> HMLSTMState:
@@ -133,7 +146,8 @@ class TextTask:
         self.state = None
 
     def description(self) -> str:
+        taught = f"\n{self.taught.description()}" if self.taught else ""
         return (
             f"{self.distinct} distinct symbols; {len(self.train):,} to train on, {len(self.valid):,} to validate; "
-            f"{self.symbols_per_update:,} an update"
+            f"{self.symbols_per_update:,} an update{taught}"
         )

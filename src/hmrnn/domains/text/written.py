@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TextIO
 
-from hmrnn.domains.text.marks import mark
+from hmrnn.domains.text.marks import with_mark
 from hmrnn.printable import for_stream
 from hmrnn.structure.operations import Steps, Updates
 from hmrnn.structure.reading import Read
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def write_marked(model: TextModel, reads: Counted[Read], out: TextIO) -> Updates | None:
-    """The text, with marks after each symbol on which segments end. What was counted, if there was anything."""
+    """The text, with marks where segments end. What was counted, if there was anything."""
     decoder = model.symbols.decoder()
     last = "\n"
     for part in reads:
-        marked = [decoder(n) + mark(z) for n, z in zip(part.inputs.tolist(), part.z.tolist(), strict=True)]
+        steps = zip(part.inputs.tolist(), part.z.tolist(), strict=True)
+        marked = [with_mark(decoder(n), z, model.delay) for n, z in steps]
         out.write(for_stream("".join(marked), out))
         out.flush()
         last = marked[-1] or last
@@ -36,7 +37,7 @@ def write_json(model: TextModel, steps: Counted[Steps], out: TextIO) -> Updates 
     if there was anything."""
     out.write(f'{{"format_version": {FORMAT_VERSION}, "unit": "{model.symbols.unit}", "segments": [')
     separator = "\n"
-    for segment in segments(steps, model.symbols):
+    for segment in segments(steps, model.symbols, model.delay):
         out.write(separator + json.dumps(as_json(segment, "text")))
         out.flush()
         separator = ",\n"

@@ -1,0 +1,33 @@
+"""The teacher of a run's detectors: made once, before the first update, and kept in the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from hmrnn.config import RunConfig
+from hmrnn.domains import DOMAINS
+from hmrnn.guidance.branching import Branching
+from hmrnn.storage.tensors import read_tensors, write_tensors
+
+TEACHER = "teacher.safetensors"
+MOST = 1 << 28  # bytes
+
+
+def save_teacher(directory: Path, teacher: Branching) -> None:
+    write_tensors(directory / TEACHER, {name: torch.from_numpy(own) for name, own in teacher.state_dict().items()})
+
+
+def load_teacher(directory: Path, run: RunConfig) -> Branching | None:
+    """That of a run which has one: runs that were begun before there were any have a rate, and none."""
+    path = directory / TEACHER
+    if not path.exists():
+        if DOMAINS[run.kind].is_taught(run) and run.training.target_rate == "auto":
+            raise ValueError(f"{path} is missing: it tells what the detectors of this run learn")
+        return None
+    state, _ = read_tensors(path, MOST)
+    try:
+        return Branching.from_state_dict({name: values.numpy() for name, values in state.items()})
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{path}: damaged, or not written by hmrnn: {error}") from None
