@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,6 +16,7 @@ from tyro.conf import arg
 from hmrnn.config import Engine, RunConfig, UsageError
 from hmrnn.domains.strokes.config import STROKE_PRESETS, StrokeRunConfig
 from hmrnn.domains.text.config import TEXT_PRESETS, TextRunConfig
+from hmrnn.printable import printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,8 @@ def train(what: str, arguments: list[str]) -> None:
         from hmrnn.cli.training import run_settings
 
         start = run_settings(seen.resume)
+        if {"-h", "--help"} & set(arguments):  # which shows it
+            start = replace(start, data=replace(start.data, data=printable(start.data.data)))
     asked = parsed(what, arguments, start)
     directory = asked.resume or asked.out
     if directory is None or (asked.out and asked.resume):
