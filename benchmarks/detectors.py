@@ -55,11 +55,11 @@ from hmrnn.storage.files import write_atomically
 from hmrnn.structure.operations import updates
 from hmrnn.structure.scores import scores_of
 from hmrnn.training.checkpoint import (
-    RESUMABLE,
     SavedRun,
     load_progress,
     load_run,
     locked,
+    resumable,
 )
 from hmrnn.training.distributed import Processes
 from hmrnn.training.run import carry_out, prepare
@@ -124,7 +124,7 @@ def train(model: Model, symbols: int, out: Path, data_dir: Path | None) -> dict[
 
     training.task.loss = loss
     out.mkdir(parents=True, exist_ok=True)
-    progress = load_progress(out) if (out / RESUMABLE).exists() else None
+    progress = load_progress(out) if resumable(out) is not None else None
     if progress is not None and load_run(out).config != run:
         sys.exit(f"{out}: this model was begun with other settings; choose another --out")
     outcome = carry_out(training, progress, out, tensorboard=False)

@@ -8,7 +8,6 @@ import math
 import os
 import pickle
 import random
-import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from faults.runs import FLAGS, PARTS, all_finite, bounded, call, copy, reason, refused, reseal, succeeded
+from faults.runs import PARTS, all_finite, bounded, call, copy, reason, refused, reseal, succeeded
+from faults.strangers import ODD, changed, paths_in
 from hmrnn.storage.tensors import checksum_of
 from hmrnn.training.checkpoint import load_progress, write_state
 
@@ -288,22 +288,6 @@ def test_a_run_that_names_other_data(runs, tmp_path, name, data, monkeypatch):
 
 # Settings and states of the wrong kind, with checksums that fit
 
-ODD = [None, True, -1, 0.5, 10**30, 1e300, math.nan, "x", "", [], [1], [None], [[1, 2]], {}, {"a": 1}]
-
-
-def paths_in(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Of everything in it."""
-    inner = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
-    return [path, *(found for key, value in inner for found in paths_in(value, (*path, key)))]
-
-
-def changed(content: Any, path: tuple[Any, ...], value: Any) -> Any:
-    if not path:
-        return value
-    copied = dict(content) if isinstance(content, dict) else list(content)
-    copied[path[0]] = changed(content[path[0]], path[1:], value)
-    return copied
-
 
 def attempt(run: Path, name: str, what: Any) -> bool:
     """Whether a changed run is refused. If it is not, it must be a run that can go on."""
@@ -400,80 +384,3 @@ def test_files_without_end(runs, tmp_path, name, part, form):
         if done.returncode:
             assert "memory" not in reason(done.stderr), "refused before memory is asked for"
     assert not [path for path in run.rglob(".*") if path.name != ".lock"], "what was half written"
-
-
-# Names
-
-
-ODD_NAMES: list[Any] = [b"\xff", b"$\\frac$", b"\x1b[31m"]
-ODD_NAMES += [pytest.param(odd, marks=SLOW) for odd in (b"_", b"a\nb", b"-", b"%s {0}")]
-
-
-@pytest.mark.parametrize("odd", ODD_NAMES)
-def test_odd_names_of_runs(runs, folder, tmp_path, name, odd):
-    """A run in a folder of any name is trained, used and drawn."""
-    place = tmp_path / os.fsdecode(odd)
-    place.mkdir()
-    shutil.copy(folder / FLAGS[name][1], place / "data")
-    run, out = place / f"run{os.fsdecode(odd)}", tmp_path / "out"
-    succeeded("train", name, *FLAGS[name], "--data", place / "data", "--epochs", "0.3", "--out", run)
-    succeeded("train", name, "--resume", run, "--epochs", "0.5")
-    for command in (["eval"], ["score"], ["figure", "--out", out], ["plot", "--out", out / "curves.svg"]):
-        assert "\x1b" not in "".join(succeeded(*command[:1], run, *command[1:]).stdout)
-    lines = FLAGS[name][1] if name == "strokes" else place / "data"
-    for form in ("text", "json", "html"):
-        succeeded("segment", run, folder / lines, "--format", form)
-
-
-# What is printed
-
-ESCAPE = "\x1b]0;obey\x07\x9b31m\u202e"
-
-
-def printed(*arguments: str | Path) -> str:
-    done = call(*arguments)
-    assert "obey" in done.stdout + done.stderr, "it is told, but can be read only"
-    return done.stdout + done.stderr
-
-
-def test_nothing_that_is_printed_is_obeyed(runs, folder, tmp_path, name):
-    """Escape sequences in names of weights, settings, files and machines."""
-    told = []
-    run = copy(runs[name], tmp_path)
-    reseal(run, **{ESCAPE: 1})
-    told.append(printed("eval", run))
-    run = copy(runs[name], tmp_path)
-    for path in run.rglob("model.safetensors"):
-        weights = {ESCAPE if i == 0 else key: value for i, (key, value) in enumerate(load_file(path).items())}
-        save_file(weights, path, {"sha256": checksum_of(weights)})
-    told.append(printed("eval", run))
-    run = copy(runs[name], tmp_path)
-    progress = load_progress(run)
-    write_state(run / "training.safetensors", {"format_version": 1, **progress, "machine": {"torch": ESCAPE}})
-    told.append(printed(*resume(run, name)))
-    data = tmp_path / f"data{ESCAPE}"
-    shutil.copy(folder / FLAGS[name][1], data)
-    run = tmp_path / f"run{ESCAPE}"
-    told += [printed("train", name, *FLAGS[name], "--data", data, "--out", run), printed("eval", run)]
-    told += [printed("score", run), printed("eval", tmp_path / f"nothing{ESCAPE}")]
-    assert not [text for text in told for symbol in "\x1b\x07\x9b\u202e" if symbol in text]
-
-
-class Terminal(io.TextIOWrapper):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_text_that_is_asked_for_is_not_obeyed_by_a_terminal(tmp_path, folder, monkeypatch):
-    """Into a file or a pipe it goes as it is."""
-    (tmp_path / "data").write_text("\x1b]0;obey\x07 and\tso\u200d on\r\n" * 300)
-    succeeded("train", "text", *FLAGS["text"], "--data", tmp_path / "data", "--out", tmp_path / "run")
-    for command in (["generate", "--max-new", "300"], ["segment", str(tmp_path / "data")]):
-        arguments = [command[0], tmp_path / "run", *command[1:]]
-        assert "\x1b" in succeeded(*arguments).stdout
-        with monkeypatch.context() as patch:
-            patch.setattr(io, "TextIOWrapper", Terminal)
-            shown = succeeded(*arguments).stdout
-        assert not {"\x1b", "\x07", "\r"} & set(shown)
-        assert {"\t", "\n", "\u200d"} <= set(shown)
-        assert "\\x1b" in shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,8 @@ def train(domain: Domain, arguments: Sequence[str]) -> None:
     start = presets.get(seen.preset or domain.preset_for(seen.data), presets["small"])
     if seen.resume is not None:
         start = settings_of(seen.resume, domain)
+        if {"-h", "--help"} & set(arguments):  # which shows it
+            start = replace(start, data=replace(start.data, data=printable(start.data.data)))
     flags = domain.flags()["train"]
     with bad_usage():
         asked = tyro.cli(flags, prog=f"hmrnn train {domain.name}", args=arguments, default=flags(run=start))  # type: ignore[call-arg]

@@ -35,7 +35,13 @@ def own_cache_directory(kind: str) -> Path:
     """The same, made if need be, and refused if others could put something there."""
     folder = cache_directory(kind)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for place in (folder.parent, folder):
+    check_own(folder)
+    return folder
+
+
+def check_own(folder: Path) -> None:
+    """Refuses a folder of the cache, if it is there, into which others could put something."""
+    for place in (folder.parent, folder) if folder.exists() else ():
         status = place.stat()
         if not is_own(status):
             raise PermissionError(f"{place}: this cache belongs to another user; set HMRNN_CACHE to a folder of yours")
@@ -44,7 +50,6 @@ def own_cache_directory(kind: str) -> Path:
         if place == folder and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):  # as a umask of 002 leaves it
             with suppress(OSError):
                 place.chmod(stat.S_IMODE(status.st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
-    return folder
 
 
 def is_own(status: os.stat_result) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +18,7 @@ from hmrnn.config import (
     RunConfig,
 )
 from hmrnn.domains import DOMAINS
-from hmrnn.storage.files import MOST_JSON, check_seal, read_bytes, read_json
+from hmrnn.storage.files import MOST_JSON, check_seal, read_bytes
 
 Config = TypeVar("Config")
 
@@ -90,11 +91,13 @@ def read_config(directory: Path, *, files: bool = True) -> tuple[ModelConfig, di
     """The model's config, and the notes beside it. Without `files`, those that belong to it need not be there."""
     path = directory / "config.json"
     try:
-        content = read_json(path, MOST_CONFIG)
+        written = read_bytes(path, MOST_CONFIG)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{directory}: there is no config.json here: this is not a run") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: this is not the config of a model")
+    try:
+        content: dict[str, Any] = dict(json.loads(written.decode()))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is not the config of a model: {error}") from None
     if content.get("format_version") != FORMAT_VERSION:
         raise ValueError(
             f"{path}: format_version {content.get('format_version')!r} is not {FORMAT_VERSION}, the one that this "

@@ -17,6 +17,7 @@ PARTS = ("best", "tensorboard")  # folders that belong to a run
 BY_DESCRIPTOR = os.open in os.supports_dir_fd  # not on Windows
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 NO_WAITING = getattr(os, "O_NONBLOCK", 0)  # for the other end of a pipe
+LINK_FOUND = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)  # what systems say where no link may be
 BINARY = getattr(os, "O_BINARY", 0)
 MOST_JSON = 1 << 25  # bytes: more than a table of all symbols has
 
@@ -36,7 +37,9 @@ def _opened(folder: Path) -> Iterator[int | None]:
         return
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | (NO_LINK if folder.name in PARTS else 0))
-    except NotADirectoryError:
+    except OSError as error:
+        if error.errno not in LINK_FOUND:
+            raise
         raise link_refused(folder) from None
     try:
         yield descriptor
@@ -50,7 +53,7 @@ def _named_in_full(path: Path, *names: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno == errno.ELOOP and error.filename in names:
+        if error.errno in LINK_FOUND and error.filename in names:
             raise link_refused(path) from None
         if error.errno is not None and error.filename in (None, *names):
             raise OSError(error.errno, error.strerror, str(path)) from None
@@ -92,14 +95,11 @@ def check_size(path: Path, opened: int, most: int) -> int:
 
 
 def read_json(path: Path, most: int = MOST_JSON) -> Any:
+    content = read_bytes(path, most)
     try:
-        return json.loads(read_bytes(path, most).decode())
-    except RecursionError:
-        raise ValueError(f"{path}: this is not the JSON that it should be: it is nested too deeply") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: this is not JSON: {error}") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: this is not JSON: {error}") from None
+        return json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: this is not JSON that can be read: {error}") from None
 
 
 def lines_of(path: Path, longest: int, most: int = 1 << 30) -> Iterator[bytes]:

@@ -47,14 +47,10 @@ class Unavailable(Exception):
 
 def find() -> Path:
     """The library for this machine, built if need be."""
-    from hmrnn.storage.cache import own_cache_directory
-
     path = place()
     try:
-        if not is_shipped(path):
-            own_cache_directory("native")
-            if not can_be_used(path):
-                _build_once(path)
+        if not can_be_used(path):
+            _build_once(path)
     except OSError as error:
         reason = f"{path.parent} can't be used ({error.strerror}); set HMRNN_CACHE" if error.strerror else str(error)
         raise Unavailable(reason) from None
@@ -67,15 +63,14 @@ def place() -> Path:
     return shipped if shipped.exists() else in_cache()
 
 
-def is_shipped(path: Path) -> bool:
-    return path.parent == SHIPPED
-
-
 def can_be_used(path: Path) -> bool:
     """Whether a library is there that nobody else can have put there: it will be run."""
-    from hmrnn.storage.cache import can_be_trusted
+    from hmrnn.storage.cache import can_be_trusted, check_own
 
-    return is_shipped(path) or can_be_trusted(path)
+    if path.parent == SHIPPED:
+        return True
+    check_own(path.parent)
+    return can_be_trusted(path)
 
 
 def best_variant() -> str | None:
@@ -145,7 +140,10 @@ def flags_for_wheel() -> dict[str, tuple[str, ...]]:
 
 
 def _build_once(target: Path) -> None:
+    from hmrnn.storage.cache import own_cache_directory
+
     check_compiler()
+    own_cache_directory("native")
     with _lock(target.with_suffix(".lock")):
         if can_be_used(target):  # another process built it meanwhile
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,8 +178,10 @@ def by_list(
 
 def iam_lines(path: Path) -> Lines:
     """All lines of IAM-OnDB, parsed once."""
-    files = sorted(path.rglob("*.xml")) if path.is_dir() else [path]
-    before, names = [stamp(file) for file in files], [str(file.relative_to(path)) for file in files]
+    everything = sorted(path.rglob("*.xml")) if path.is_dir() else [path]
+    names = [str(file.relative_to(path)) for file in everything]
+    files = [file for file in everything if file.is_file() and os.access(file, os.R_OK)]  # the others are damaged
+    before = [stamp(file) for file in files]
     asked = json.dumps([FORMAT_VERSION, content_of(files), names])
     folder = own_cache_directory("data") / hashlib.sha256(asked.encode()).hexdigest()[:24]
 
