@@ -12,14 +12,21 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import torch
+from small_runs import settings
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hmrnn import HMLSTM, engines
 from hmrnn.engines.triton import buffers
+from hmrnn.training import loop
+from hmrnn.training import run as training_run
+from hmrnn.training.checkpoint import SavedRun
+from hmrnn.training.distributed import Processes
 
 GPU = "faked"
 launches: Counter[str] = Counter()
@@ -44,6 +51,7 @@ class Watch(TorchDispatchMode):
 @contextmanager
 def fake_gpu() -> Iterator[Watch]:
     backend_registration._setup_privateuseone_for_python_backend(GPU)
+    fake_tensor._is_privateuse1_backend_available = lambda: False  # so that not even constants are put there
 
     def launch(kernel, rows, t, tensors, constants):
         assert all(tensor.device.type == GPU and tensor.is_contiguous() for tensor in tensors)
@@ -52,7 +60,7 @@ def fake_gpu() -> Iterator[Watch]:
     buffers.launch = launch
     declared = engines.ENGINES["triton"]
     engines.ENGINES["triton"] = replace(declared, devices=frozenset({GPU}), missing=lambda device, dtype: "")
-    with FakeTensorMode(), Watch() as watch:
+    with FakeTensorMode(allow_non_fake_inputs=True), Watch() as watch:
         yield watch
 
 
@@ -114,6 +122,42 @@ def auto_names_triton() -> dict[str, object]:
         return {"engine": rnn.engine, "reason": rnn.engine_reason}
 
 
+def updates(text: str) -> dict[str, object]:
+    """Whole updates of a text model: the loss, guidance, steering, the optimiser."""
+    run = settings(Path(text), weight_decay=0.1, guided_updates=100, uncertainty_weight=0.1, dropout=0.3)
+    counts = Counter()
+
+    def fetched(device: torch.device, *values: float | torch.Tensor) -> list[float]:
+        counts["fetched"] += 1
+        return [1.0] * len(values)
+
+    loop.fetched = fetched
+    data = training_run.load(run, None)
+    with fake_gpu():
+        build, training_run.build = training_run.build, lambda *what: built(build, *what)
+        training = training_run.prepare(SavedRun(run, data.fingerprint, None), data, "triton", Processes(), GPU)
+        training.task.branching = Spread()
+        for _ in range(3):
+            training.make_update(stop=None, checkpoint=False)
+            counts["updates"] += 1
+        return {"engine": training.task.model.rnn.engine, **counts}
+
+
+def built(build, *what):
+    """Made there, since parameters without numbers can't be moved."""
+    with torch.device(GPU):
+        model = build(*what)
+    model.to = lambda device: model
+    return model
+
+
+class Spread:
+    """In place of counts of the text, which are made by numpy."""
+
+    def entropy(self, symbols: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(10, 4)
+
+
 if __name__ == "__main__":
-    print(json.dumps(globals()[sys.argv[1]]()), flush=True)
+    print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])), flush=True)
     os._exit(0)  # the thread that autograd keeps for a device does not end by itself

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -239,3 +240,33 @@ def test_every_parameter_gets_a_gradient(case):
     out, _ = rnn(**case.call())
     sum(h.sum() for h in out.h).backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in rnn.parameters())
+
+
+def gradients_by_given(boundaries: torch.Tensor, dtype: torch.dtype, seed: int = 0) -> float:
+    """The largest, of a network of three layers with layer normalisation that starts at zero."""
+    torch.manual_seed(seed)
+    rnn = HMLSTM(8, [16, 16, 16], dtype=torch.float64).to(dtype)
+    out, _ = rnn(torch.randn(*boundaries.shape[:2], 8, dtype=torch.float64).to(dtype), boundaries=boundaries)
+    found = torch.autograd.grad(sum(h.square().sum() for h in out.h), list(rnn.parameters()))
+    largest = torch.stack([gradient.abs().max() for gradient in found])
+    return largest.max().item() if largest.isfinite().all() else float("inf")
+
+
+def test_events_of_a_layer_that_got_nothing_yet_multiply_the_gradient():
+    """Where a boundary of layer 2 stands without one of layer 1, layer 3 is handed zeros. There layer normalisation has
+    a derivative of 1/sqrt(eps), twice in each event: what docs/deviations.md says of boundaries that are given."""
+    found = []
+    for events in range(4):
+        boundaries = torch.zeros(12, 1, 2)
+        boundaries[:events, :, 1] = 1
+        boundaries[10:] = 1
+        found.append(gradients_by_given(boundaries, torch.float64))
+    assert found[0] < 1e4
+    assert all(after > 1e5 * before for before, after in itertools.pairwise(found))
+
+
+def test_boundaries_that_are_nested_keep_gradients_finite():
+    generator = torch.Generator().manual_seed(0)
+    apart = [(torch.rand(100, 8, 2, generator=generator) < 0.2).float() for _ in range(20)]
+    assert max(gradients_by_given(z, torch.float32, seed) for seed, z in enumerate(apart)) > 1e20
+    assert max(gradients_by_given(z.cumprod(-1), torch.float32, seed) for seed, z in enumerate(apart)) < 1e6

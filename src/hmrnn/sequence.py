@@ -138,7 +138,8 @@ class HMLSTMState:
 
     def renewed(self, rows: list[int]) -> HMLSTMState:
         """The same, with some batch rows as at the start."""
-        return self._map(lambda tensor: tensor.index_fill(0, torch.tensor(rows, device=tensor.device).long(), 0))
+        index = torch.tensor(rows, dtype=torch.int64, device="cpu").to(self.z.device, non_blocking=True)
+        return self._map(lambda tensor: tensor.index_fill(0, index, 0))
 
     def _map(self, f: Callable[[Tensor], Tensor]) -> HMLSTMState:
         return HMLSTMState(tuple(map(f, self.h)), tuple(map(f, self.c)), f(self.z))

@@ -80,6 +80,7 @@ def bench(
     layer_norm: bool = False,
     repeats: int = 5,
     plot: Path | None = None,
+    device: str = "cpu",
 ) -> None:
     """Measure speed on this machine: every engine, torch.nn.LSTM and the layer-norm LSTM, in one run and in turn.
 
@@ -93,10 +94,21 @@ def bench(
         layer_norm: With layer normalisation.
         repeats: How often everything is timed. The median counts.
         plot: Also sweep firing rate, steps, batch and units, and write a figure (png, svg or pdf) here.
+        device: cpu; or cuda, cuda:N or mps, for the engines that run there. Please send us what it prints for a GPU.
     """
-    from hmrnn.cli import bench
+    from hmrnn.cli import bench, bench_gpu
+    from hmrnn.cli.train import bad_usage
+    from hmrnn.devices import resolve
 
-    bench.main(bench.Setting(hidden, batch, steps, rates, layer_norm), repeats, plot)
+    setting = bench.Setting(hidden, batch, steps, rates, layer_norm)
+    with bad_usage():
+        place = resolve(device)
+        if plot is not None and place.type != "cpu":
+            raise ValueError("--plot draws engines on a CPU")
+    if place.type == "cpu":
+        bench.main(setting, repeats, plot)
+    else:
+        bench_gpu.main(setting, place, repeats)
 
 
 @app.command(name="build")

@@ -160,7 +160,7 @@ def passed_by(rate: float, values: Tensor, where: Tensor, out: HMLSTMOutput) -> 
     ranked = values.where(where, float("inf")).flatten().sort().values
     count = where.sum().to(ranked)
     rank = level(rate, out, count) * (count - 1)
-    low, high = ranked[rank.floor().long().clamp_min(0)], ranked[rank.ceil().long().clamp_min(0)]
+    low, high = (ranked.take(place.long().clamp_min(0)) for place in (rank.floor(), rank.ceil()))
     return torch.lerp(low, high, rank - rank.floor()).where(count > 0, 0)
 
 
@@ -181,13 +181,19 @@ def imitation(rnn: HMLSTM, seen: Seen, uncertainty: Tensor, rates: Sequence[floa
         felt = uncertainty[..., min(l, uncertainty.shape[-1] - 1)].to(widest(uncertainty.device))
         wanted = felt >= passed_by(rate, felt, where, seen.out)
         log_odds = SHARPNESS * seen.sums[..., l]
-        off = F.binary_cross_entropy_with_logits(log_odds, wanted.to(log_odds.dtype), reduction="none")
-        total = total + mean_where(off, where)
+        total = total + cross_entropy(log_odds, wanted.to(log_odds.dtype), where)
     return total
 
 
-def mean_where(values: Tensor, where: Tensor) -> Tensor:
-    """(): the mean of the values at some places; 0 if there are none."""
-    if values.device.type == "cpu":  # to pick them is to ask how many they are: that costs nothing on a CPU alone
-        return values[where].mean() if where.any() else values.new_zeros(())
-    return values.where(where, 0).sum() / where.sum().clamp_min(1)
+def cross_entropy(log_odds: Tensor, wanted: Tensor, where: Tensor) -> Tensor:
+    """(): the mean over some places; 0 if there are none."""
+    if log_odds.device.type == "cpu":  # to pick places is to ask how many they are: on a CPU that costs nothing
+        some = bool(where.any())
+        return F.binary_cross_entropy_with_logits(log_odds[where], wanted[where]) if some else log_odds.new_zeros(())
+    return cross_entropy_of_all(log_odds, wanted, where)
+
+
+def cross_entropy_of_all(log_odds: Tensor, wanted: Tensor, where: Tensor) -> Tensor:
+    """The same, without picking: nobody is asked how many places they are."""
+    each = F.binary_cross_entropy_with_logits(log_odds, wanted, reduction="none")
+    return each.where(where, 0).sum() / where.sum().clamp_min(1)
