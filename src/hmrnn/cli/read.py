@@ -217,6 +217,7 @@ def score(
     gold: Path | None = None,
     split: Literal["train", "valid", "test", "all"] | None = None,
     first: int | None = None,
+    all: bool = False,
     data_dir: Path | None = None,
     reading: Reading = BY_DEFAULT,
     json: bool = False,
@@ -233,6 +234,7 @@ def score(
         gold: Instead: a file with an utterance a line, words separated by spaces. The run reads it without spaces.
         split: Which part of the text. By default test; all of a file that the run was not trained on.
         first: Only so many symbols, from the start of it.
+        all: Show every score and baseline, not only the best F1 of each layer.
         data_dir: Where published sets lie. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn.
         json: Print the scores as one line of JSON.
     """
@@ -245,7 +247,7 @@ def score(
         only_for("text", gold=gold is not None, first=first is not None, **reads_text(reading))
         from hmrnn.domains.strokes import commands as strokes
 
-        strokes.score_run(run, data, split=split, data_dir=data_dir, reading=reading, as_json=json)
+        strokes.score_run(run, data, split=split, data_dir=data_dir, reading=reading, as_json=json, all_scores=all)
         return
     from hmrnn.domains.text import commands as text
 
@@ -258,6 +260,7 @@ def score(
         data_dir=data_dir,
         reading=reading,
         as_json=json,
+        all_scores=all,
     )
 
 

@@ -281,6 +281,7 @@ def score_run(
     data_dir: Path | None,
     reading: ReadingConfig,
     as_json: bool,
+    all_scores: bool = False,
 ) -> None:
     """Tells how well the boundaries of each layer fit the strokes of the pen and, where they are known, letters and
     words."""
@@ -296,7 +297,7 @@ def score_run(
     if z.shape[1] == 0:
         raise ValueError(f"{directory}: a {model.config.model} has no boundaries")
     what = f"{read.config.data}, {read.split}"
-    tell_scores(directory, what, len(z), "points", scores_of(z, from_lines(known)), as_json)
+    tell_scores(directory, what, len(z), "points", scores_of(z, from_lines(known)), as_json, all_scores)
 
 
 def figure(

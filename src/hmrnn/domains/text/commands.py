@@ -210,6 +210,7 @@ def score_run(
     data_dir: Path | None,
     reading: ReadingConfig,
     as_json: bool,
+    all_scores: bool = False,
 ) -> None:
     """Tells how well the boundaries of each layer fit known ones, and what chance alone would reach."""
     model = load_model(directory, reading)
@@ -235,7 +236,7 @@ def score_run(
     z = torch.cat([part.z for part in follow(model, pieces)]).numpy()
     if z.shape[1] == 0:
         raise ValueError(f"{directory}: a {model.config.model} has no boundaries")
-    tell_scores(directory, what, len(numbers), "symbols", scores_of(z, known), as_json)
+    tell_scores(directory, what, len(numbers), "symbols", scores_of(z, known), as_json, all_scores)
 
 
 def figure(
