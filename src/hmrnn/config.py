@@ -231,7 +231,6 @@ class TrainingConfig:
         if not 0 <= self.slope_per_epoch < float("inf"):
             raise ValueError(f"slope_per_epoch must not be negative, and finite; got {self.slope_per_epoch}")
 
-
     @property
     def guides(self) -> bool:
         """Whether detectors are guided at all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+
 from hmrnn.domains.text.data.symbols import Numbers
 
 ORDER = 3  # symbols of context: enough to know where one is in a word, too few to know what the word is part of

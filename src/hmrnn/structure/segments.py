@@ -16,8 +16,8 @@ LONGEST_TEXT = 10_000  # symbols of a segment that are kept for its text
 
 @dataclass(frozen=True)
 class Segment:
-    """What a layer took as one piece: it ends with the symbol, or the point, on which the layer's detector fired; or, in
-    a model with a `boundary_delay` of 1, with the one before."""
+    """What a layer took as one piece: it ends with the symbol, or the point, on which the layer's detector fired; or,
+    in a model with a `boundary_delay` of 1, with the one before."""
 
     layer: int  # 1 is the lowest
     start: int  # place of its first symbol or point

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -52,7 +53,8 @@ class StrokeTask:
     measure = Measure("nats", "nats a point (-log p: less is better)", 1.0, "points")
 
     def __init__(self, model: StrokeModel, data: StrokeData, run: StrokeRunConfig, processes: Processes) -> None:
-        self.model, self.rates = model, ()
+        self.model = model
+        self.rates: Sequence[float] = ()  # strokes have no symbols to count
         self.train, self.valid = data.split("train"), data.split("valid")
         self.told = data.told()
         lengths = data.lines.lengths[data.numbers("train")]

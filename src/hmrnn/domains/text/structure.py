@@ -35,7 +35,8 @@ def segment_numbers(model: TextModel, numbers: Tensor, *, vectors: bool = False)
     parts = list(follow(model, numbers.split(AT_ONCE), hidden=vectors))
     if not parts:
         raise ValueError("the text is empty: there is nothing to segment")
-    return Segmentation(Steps.joined(parts), by_layer(parts, model.symbols, model.delay), model.symbols.text(numbers.tolist()))
+    layers = by_layer(parts, model.symbols, model.delay)
+    return Segmentation(Steps.joined(parts), layers, model.symbols.text(numbers.tolist()))
 
 
 @torch.no_grad()
