@@ -112,7 +112,7 @@ def rate_prior(weight: float, until: int) -> Callable[..., Any]:
         answer = own(update, generator)
         handle.remove()
         rates = seen[0].mean((0, 1))
-        wanted = torch.tensor(targets(0.18, len(rates)))
+        wanted = torch.tensor(targets([0.18], len(rates)))
         return replace(answer, mean=answer.mean + weight * fading * (rates - wanted).square().sum())
 
     return loss
@@ -120,14 +120,16 @@ def rate_prior(weight: float, until: int) -> Callable[..., Any]:
 
 UNTIL = 200  # updates of 625 in which detectors get help, if not throughout: the learning rate falls from 312 on
 PAPER = {"guided_updates": 0}
-STEERED = {"uncertainty_weight": 0.0}
+FIXED = {"target_rate": 0.18}  # and the entropy after three symbols: as before rates were read off the text
+STEERED = {**FIXED, "uncertainty_weight": 0.0}
 RECOMPUTE = {"copy_boundary": "recompute"}
 VARIANTS: Mapping[str, Variant] = {
     "lstm": Variant({"model": "lstm"}),
     # The recipe: the library's defaults, and what each part of it does
     "recipe": Variant(),
-    "recipe, let go": Variant(training={"guided_updates": UNTIL}),
-    "recipe, recompute": Variant(RECOMPUTE),
+    "recipe, rate .18": Variant(training=FIXED),
+    "recipe, rate .18, let go": Variant(training={**FIXED, "guided_updates": UNTIL}),
+    "recipe, rate .18, recompute": Variant(RECOMPUTE, FIXED),
     "steered": Variant(training=STEERED),
     "steered, let go": Variant(training={**STEERED, "guided_updates": UNTIL}),
     # The paper's training, without guidance, and what else could help it

@@ -1,85 +1,295 @@
-"""How many ways a text goes on, against counting by hand."""
+"""The teacher that reads rates, delay and layers off a text: against counting by hand, and on texts whose words are
+known."""
+
+from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_runs import settings
+from small_runs import UPDATES, Killed, killed_at, metrics, same_weights
+from small_runs import settings as run_settings
 
+from hmrnn import TextModel
 from hmrnn.domains.text.config import PlantedConfig
 from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.domains.text.data.planted import planted
-from hmrnn.domains.text.task import TIE
 from hmrnn.guidance import branching
-from hmrnn.guidance.branching import ORDER, Branching
-from hmrnn.training.checkpoint import SavedRun
-from hmrnn.training.distributed import Processes
-from hmrnn.training.run import prepare
+from hmrnn.guidance.branching import PAST, Branching, tables_of
+from hmrnn.guidance.cuts import Text, cheapest, entropy_after, keys_of
+from hmrnn.guidance.last_three import LastThree
+from hmrnn.training import run as runs
+from hmrnn.training.checkpoint import load_run
+from hmrnn.training.loop import Training
+from hmrnn.training.run import train_run
+from hmrnn.training.teachers import TEACHER, load_teacher
+
+texts = st.lists(st.integers(0, 2), min_size=2, max_size=40)
 
 
-def counted(symbols: list[int]) -> dict[tuple[int, ...], float]:
+def no_hard_ends(symbols):
+    return Text(np.array(symbols), 3, np.zeros(len(symbols), dtype=bool))
+
+
+def f1(found, known):
+    return 2 * (found & known).sum() / (found.sum() + known.sum())
+
+
+@given(texts, st.integers(1, 4))
+def test_the_entropy_of_what_follows(symbols, length):
     follows: defaultdict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
-    for i in range(len(symbols) - ORDER):
-        follows[tuple(symbols[i : i + ORDER])][symbols[i + ORDER]] += 1
-    return {
-        context: -sum(n / after.total() * math.log2(n / after.total()) for n in after.values())
-        for context, after in follows.items()
-    }
+    padded = [3] * (length - 1) + symbols
+    contexts = [tuple(padded[i : i + length]) for i in range(len(symbols))]
+    for context, after in zip(contexts, symbols[1:], strict=False):
+        follows[context][after] += 1
+    expected = [
+        -sum(n / after.total() * math.log2(n / after.total()) for n in after.values())
+        for after in (follows[context] for context in contexts)
+    ]
+    assert entropy_after(np.array(symbols), length, 3).tolist() == pytest.approx(expected)
 
 
-@given(st.lists(st.integers(0, 2), max_size=80), st.lists(st.integers(0, 3), min_size=ORDER, max_size=20))
-def test_it_is_the_entropy_of_what_follows(text, read):
-    bits = Branching(np.array(text, dtype=np.uint8), 4).entropy(torch.tensor([read, read]).T)
-    by_hand = counted(text)
-    mean = sum(by_hand.values()) / max(1, len(by_hand))
-    for i in range(len(read) - ORDER + 1):
-        expected = by_hand.get(tuple(read[i : i + ORDER]), mean)
-        assert bits[i].tolist() == pytest.approx([expected] * 2, abs=1e-6)
+@given(texts, st.data())
+def test_the_bits_of_a_cut(symbols, data):
+    """The text as tokens, and each distinct segment spelled in symbols and one more that is uniform."""
+    cut = np.array(data.draw(st.lists(st.booleans(), min_size=len(symbols), max_size=len(symbols))))
+    cut[-1] = True
+    segments, start = [], 0
+    for end in np.flatnonzero(cut) + 1:
+        segments.append(tuple(symbols[start:end]))
+        start = end
+    tokens, letters = Counter(segments), Counter(symbols)
+    bits = sum(-n * math.log2(n / len(segments)) for n in tokens.values())
+    for segment in tokens:
+        bits += math.log2(3) + sum(-math.log2(letters[symbol] / len(symbols)) for symbol in segment)
+    assert no_hard_ends(symbols).bits(cut) == pytest.approx(bits)
 
 
-def test_a_large_alphabet():
-    """Contexts of any three Unicode characters are told apart."""
-    last = 0x10FFFF
-    text = np.array([last, last, last, 0, last, last, last, 1, last, last, last - 1, 2] * 2, dtype=np.int64)
-    found = Branching(text, last + 1).entropy(torch.tensor([[last], [last], [last], [0], [last], [last], [last - 1]]))
-    assert found.flatten().tolist() == [1.0, 0.0, 0.0, 0.0, 0.0], "four follow the first, two of each kind"
+@given(st.integers(1, 8), st.integers(1, 5), st.integers(0, 10**6))
+def test_the_cheapest_cut_of_all(steps, longest, seed):
+    """Against every cut that there is, in two stretches of unequal length."""
+    draw = np.random.default_rng(seed)
+    costs = draw.random((steps + 3, longest)).astype(np.float32)
+    stops = [3, steps + 3]
+    found = cheapest(costs, np.array([0, 3]), np.array(stops))
+
+    def cost(ends):
+        total = 0.0
+        for end, start in zip(ends, [0, *(e for e in ends)], strict=False):
+            if end - start > longest or any(start < stop < end for stop in stops):
+                return math.inf
+            total += float(costs[end - 1, end - start - 1])
+        return total
+
+    inside = [i for i in range(1, steps + 3) if i != 3]
+    every = (sorted([*some, *stops]) for n in range(len(inside) + 1) for some in combinations(inside, n))
+    assert cost((np.flatnonzero(found) + 1).tolist()) == pytest.approx(min(map(cost, every)), rel=1e-5)
 
 
-def test_a_long_text_is_counted_in_part(monkeypatch):
-    monkeypatch.setattr(branching, "COUNTED", 50)
-    text = np.array([0, 1, 2, 0] * 20, dtype=np.uint8)
-    text[60:] = 3
-    assert (Branching(text, 4).contexts == Branching(text[:50], 4).contexts).all()
+@settings(max_examples=30)
+@given(texts, st.data())
+def test_to_cut_again_uses_segments_of_the_first_cut_or_single_symbols(symbols, data):
+    cut = np.array(data.draw(st.lists(st.booleans(), min_size=len(symbols), max_size=len(symbols))))
+    hard = np.array(data.draw(st.lists(st.booleans(), min_size=len(symbols), max_size=len(symbols))))
+    text = Text(np.array(symbols), 3, hard)
+    cut |= text.hard
+
+    def segments(ends):
+        places = (np.flatnonzero(ends) + 1).tolist()
+        return {tuple(symbols[a:b]) for a, b in zip([0, *places], places, strict=False)}
+
+    again = text.cut_again(cut)
+    assert again[text.hard].all()
+    assert all(len(one) == 1 or one in segments(cut) for one in segments(again))
 
 
-def test_planted_words_end_where_it_is_highest():
-    made = planted(PlantedConfig(symbols=100_000))
+@given(st.lists(st.integers(0, 0x10FFFF), min_size=1, max_size=30), st.integers(1, 4))
+def test_runs_of_any_alphabet_are_told_apart(symbols, length):
+    keys = keys_of(np.array(symbols), length).tolist()
+    spelled = [tuple(symbols[i : i + length]) for i in range(len(symbols) - length + 1)]
+    assert len(set(zip(keys, spelled, strict=True))) == len(set(keys)) == len(set(spelled))
+
+
+@given(texts, st.data())
+def test_evidence_is_how_often_a_segment_ended_after_the_last_symbols(symbols, data):
+    """Of the longest run that occurred twice, each share drawn towards that of the run shorter by one."""
+    ends = data.draw(st.lists(st.booleans(), min_size=len(symbols), max_size=len(symbols)))
+    read = data.draw(st.lists(st.integers(0, 2), min_size=PAST, max_size=12))
+    tables = tables_of(np.array(symbols), np.array(ends), 3)
+    teacher = Branching((0.3,), 0, 1, "forward", 1.0, tables)
+    padded = [3] * PAST + symbols
+
+    def share(run):
+        """After a run, by hand."""
+        if not run:
+            return sum(ends) / len(ends)
+        seen = [e for i, e in enumerate(ends) if tuple(padded[i + 1 + PAST - len(run) : i + 1 + PAST]) == run]
+        shorter = share(run[1:])
+        return shorter if len(seen) < 2 else (sum(seen) + branching.DOUBT * shorter) / (len(seen) + branching.DOUBT)
+
+    found = teacher.evidence(np.array([read, read]).T)
+    for i, row in enumerate(found):
+        run = tuple(read[i : i + PAST])
+        known = [n for n in range(1, PAST + 1) if share_is_known(run[-n:], padded, len(symbols))]
+        expected = share(run[-max(known) :]) if known else 0.0
+        assert row.tolist() == pytest.approx([expected] * 2, abs=1e-6)
+
+
+def share_is_known(run, padded, count):
+    return sum(tuple(padded[i + 1 + PAST - len(run) : i + 1 + PAST]) == run for i in range(count)) > 1
+
+
+def made_words(seed: int, letters: int, lengths: tuple[int, int], words: int = 200, tokens: int = 6_000):
+    """A text of words drawn by Zipf's law, some to a line, with nothing between them: symbols, and where words end."""
+    draw = np.random.default_rng(seed)
+    lexicon = [draw.integers(letters, size=draw.integers(lengths[0], lengths[1] + 1)) for _ in range(words)]
+    share = 1 / np.arange(1, words + 1)
+    symbols, ends = [], []
+    for word in draw.choice(words, tokens, p=share / share.sum()):
+        symbols += lexicon[word].tolist()
+        ends += [False] * (len(lexicon[word]) - 1) + [True]
+        if draw.random() < 0.2:
+            symbols.append(letters)  # the line's end
+            ends.append(True)
+    return np.array(symbols), np.array(ends)
+
+
+@pytest.mark.parametrize(
+    ("letters", "lengths", "least"),
+    [(30, (2, 6), 0.85), (40, (1, 4), 0.8), (3000, (1, 3), 0.85), (25, (6, 14), 0.85)],
+    ids=["letters", "phonemes", "thousands of characters", "long words"],
+)
+def test_words_of_any_language_are_found_without_being_told_how_long_they_are(letters, lengths, least):
+    symbols, ends = made_words(1, letters, lengths)
+    hierarchy = branching.best_hierarchy(symbols, letters + 1, letters, branching.RATES)
+    assert f1(hierarchy.cuts[0], ends) > least
+    assert hierarchy.cuts[0][symbols == letters].all(), "nothing goes on after a line's end"
+    assert hierarchy.rates[0] == pytest.approx(ends.mean(), rel=0.35)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_words_and_phrases_of_the_planted_hierarchy(seed):
+    made = planted(PlantedConfig(symbols=60_000, seed=seed))
     numbers = np.frombuffer(made.text.encode(), dtype=np.uint8) - ord("a")
-    bits = Branching(numbers, 26).entropy(torch.from_numpy(numbers.astype(np.int64)).unsqueeze(1))[:, 0].numpy()
-    ends = made.ends[ORDER - 1 :, 0]
-    found = bits > np.quantile(bits, 1 - ends.mean())
-    assert 2 * (found & ends).sum() / (found.sum() + ends.sum()) > 0.85
+    found = branching.best_hierarchy(numbers.astype(np.int64), 20, None, branching.RATES)
+    assert f1(found.cuts[0], made.ends[:, 0]) > 0.88
+    assert f1(found.cuts[1], made.ends[:, 1]) > 0.93
+    assert found.rates[1] == pytest.approx(made.ends[:, 1].mean(), rel=0.1)
 
 
-def test_a_task_counts_in_the_past_of_each_window(text_file):
-    """Each step's context is what the text has up to it, across windows and streams."""
-    run = settings(text_file)
-    data = load_text(run.data)
-    task = prepare(SavedRun(run, data.fingerprint, None), data, "auto", Processes()).task
+def test_words_with_spaces_have_no_layer_above_them_and_end_on_the_space():
+    symbols, ends = made_words(2, 26, (2, 7))
+    spaced = np.insert(symbols, np.flatnonzero(ends) + 1, 27)
+    teacher = Branching.of(spaced, 28, line_end=26)
+    assert len(teacher.rates) == 1
+    assert teacher.delay == 0
+    evidence = teacher.evidence(spaced[:, None])[:, 0]
+    assert (evidence[spaced[PAST - 1 :] == 27] > 0.9).all()
+
+
+def test_a_detector_waits_for_the_next_symbol_only_where_that_tells_much():
+    symbols, _ = made_words(1, 40, (1, 4))
+    assert Branching.of(symbols, 41, line_end=40).delay == 1
+
+
+def test_a_rate_that_is_given_stays():
+    symbols, _ = made_words(1, 30, (2, 6), tokens=3000)
+    assert Branching.of(symbols, 31, line_end=30, rate=0.1).rates == (0.1,)
+
+
+@settings(max_examples=30, deadline=None)
+@given(texts)
+def test_short_texts_are_taken_too(symbols):
+    teacher = Branching.of(np.array(symbols, dtype=np.uint8), 3)
+    assert 0 < teacher.rates[0] <= 1
+    evidence = teacher.evidence(np.array(symbols * PAST)[:, None])
+    assert ((evidence >= 0) & (evidence <= 1)).all()
+
+
+def test_its_state_is_all_of_it():
+    symbols, _ = made_words(1, 30, (2, 6), tokens=2000)
+    teacher = Branching.of(symbols, 31, line_end=30)
+    again = Branching.from_state_dict(teacher.state_dict())
+    assert again.description() == teacher.description()
+    assert (again.evidence(symbols[:500, None]) == teacher.evidence(symbols[:500, None])).all()
+    for wrong in ({"chosen": np.array([7.0, 1, 0, 1, 0.2])}, {"shares1": teacher.tables[0].shares + 2}):
+        with pytest.raises(ValueError, match="teacher"):
+            Branching.from_state_dict({**teacher.state_dict(), **wrong})
+
+
+# In a run
+
+
+def test_a_run_keeps_what_was_chosen_and_does_not_choose_again(text_file, tmp_path, monkeypatch):
+    run = run_settings(text_file)
+    train_run(run, tmp_path / "straight")
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "make_update", killed_at(UPDATES // 2))
+        with pytest.raises(Killed):
+            train_run(run, tmp_path / "killed")
+    kept = (tmp_path / "killed" / TEACHER).read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Branching, "of", None)  # whoever chooses again fails
+        train_run(run, tmp_path / "killed", resume=True)
+    assert same_weights(tmp_path / "straight", tmp_path / "killed")
+    assert metrics(tmp_path / "straight") == metrics(tmp_path / "killed")
+    assert (tmp_path / "killed" / TEACHER).read_bytes() == kept == (tmp_path / "straight" / TEACHER).read_bytes()
+    teacher = load_teacher(tmp_path / "killed", run)
+    assert TextModel.from_pretrained(tmp_path / "killed" / "best").delay == teacher.delay
+
+
+def test_detectors_are_steered_to_the_rates_that_were_found(text_file, tmp_path):
+    run = run_settings(text_file, epochs=0.1)
+    train_run(run, tmp_path / "run")
+    saved, data = load_run(tmp_path / "run"), load_text(run.data)
+    teacher = load_teacher(tmp_path / "run", run)
+    training = runs.prepare(saved, data, "auto", runs.Processes())
+    assert training.guidance.targets[0] == teacher.rates[0]
+    told = training.task.loss(0, torch.Generator()).uncertainty()
     train = data.split("train").astype(np.int64)
-    by_hand = counted(train.tolist())
-    for update in range(2):
-        told = task.loss(update, torch.Generator()).uncertainty()
-        assert told.shape == (10, 4, 2)
-        entropy = told[..., 1]
-        assert (entropy > 0).all()
-        for row, start in enumerate(task.streams(0).starts + 10 * update):
-            for step in range(10):
-                end = start + step + 1
-                if end >= ORDER:
-                    expected = by_hand[tuple(train[end - ORDER : end])] + TIE * entropy[step, row].item()
-                    assert told[step, row, 0].item() == pytest.approx(expected, abs=1e-5)
+    for row, start in enumerate(training.task.streams(0).starts[1:], start=1):
+        expected = teacher.evidence(train[start - PAST + 1 : start + 10, None])[:, 0]
+        entropy = told[:, row, 1]
+        assert told[:, row, 0].numpy() == pytest.approx(expected, abs=1e-3 + 1e-4 * float(entropy.max()))
+
+
+def test_a_run_from_before_there_were_teachers_goes_on_with_three_symbols(text_file, tmp_path, monkeypatch):
+    run = run_settings(text_file, target_rate=0.18, epochs=1.0)
+    train_run(run, tmp_path / "run")
+    (tmp_path / "run" / TEACHER).unlink()
+    seen = []
+    make = Training.make_update
+
+    def watched(self, stop, checkpoint):
+        seen.append((type(self.task.teacher), self.guidance.targets))
+        return make(self, stop, checkpoint)
+
+    monkeypatch.setattr(Training, "make_update", watched)
+    train_run(run_settings(text_file, target_rate=0.18, epochs=1.5), tmp_path / "run", resume=True)
+    assert seen[0] == (LastThree, [0.18, 0.045])
+
+
+def test_a_run_without_its_teacher_is_refused(text_file, tmp_path):
+    run = run_settings(text_file, epochs=0.1)
+    train_run(run, tmp_path / "run")
+    path = tmp_path / "run" / TEACHER
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match=f"{TEACHER}.*damaged"):
+        train_run(run, tmp_path / "run", resume=True)
+    path.unlink()
+    with pytest.raises(ValueError, match=f"{TEACHER} is missing"):
+        train_run(run, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("changes", [{"guided_updates": 0}, {"model": "lstm"}, {"boundary": "sample"}])
+def test_what_is_not_guided_needs_no_teacher(text_file, tmp_path, monkeypatch, changes):
+    monkeypatch.setattr(Branching, "of", None)
+    train_run(run_settings(text_file, epochs=0.1, **changes), tmp_path / "run")
+    assert not (tmp_path / "run" / TEACHER).exists()

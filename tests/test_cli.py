@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,9 +30,11 @@ ROOT = Path(__file__).parent.parent
 def test_help_is_quick_and_explains():
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        before = os.times()
         done = run_process("--help")
-        times.append(time.perf_counter() - start)
+        after = os.times()
+        # of the processor: what others do beside it does not count
+        times.append(after.children_user + after.children_system - before.children_user - before.children_system)
     assert done.returncode == 0
     assert "demo" in done.stdout
     assert min(times) < 1.0

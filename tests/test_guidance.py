@@ -89,7 +89,7 @@ def test_it_is_strong_then_fades_then_ends():
     assert [guidance.strength(update, rate) for update in (0, 49, 50)] == [1.0] * 3
     assert guidance.strength(75, rate) == guidance.strength(75, rate / 9) == pytest.approx(0.5)
     assert guidance.strength(100, rate) == guidance.strength(1000, rate) == 0
-    endless = Guidance(TrainingConfig(), network(0))
+    endless = Guidance(TrainingConfig(target_rate=0.18), network(0))
     assert endless.strength(1_000_000, rate) == 1
     assert endless.strength(0, rate / 8) == pytest.approx(1 / 8)
     before = [w.b_z.item() for w in guidance.rnn.weights()[:-1]]
@@ -167,7 +167,7 @@ def test_while_it_tells_where_the_straight_through_gradient_is_held_back(engine)
 
     def boundaries_and_gradient(update, strength, uncertainty_weight):
         rnn = network(4, engine=engine)
-        guidance = Guidance(TrainingConfig(uncertainty_weight=uncertainty_weight), rnn)
+        guidance = Guidance(TrainingConfig(target_rate=0.18, uncertainty_weight=uncertainty_weight), rnn)
         with torch.no_grad():
             for layer in rnn.weights()[:-1]:
                 for weight in (layer.W_z, layer.U_z, layer.V_z):
@@ -201,14 +201,22 @@ def test_only_detectors_that_learn_are_steered():
 
 def test_detectors_that_sample_are_left_alone():
     """They fire below s_z = 0 as well, so its quantiles do not tell their rate."""
-    config = TrainingConfig()
+    config = TrainingConfig(target_rate=0.18)
     assert Guidance(config, network(0)).strength(0, config.learning_rate) == 1
     assert Guidance(config, HMLSTM(5, [7, 6, 4], boundary="sample")).strength(0, config.learning_rate) == 0
 
 
 def test_targets_of_many_layers():
-    assert targets(0.18, 4) == [0.18, 0.045, 0.01125, 0.01]
-    assert targets(0.002, 2) == [0.002, 0.002]
+    assert targets([0.18], 4) == [0.18, 0.045, 0.01125, 0.01]
+    assert targets([0.002], 2) == [0.002, 0.002]
+    assert targets([0.19, 0.066], 3) == [0.19, 0.066, 0.0165], "what was read off the data comes first"
+    assert targets([0.19, 0.066, 0.02], 1) == [0.19]
+
+
+def test_a_rate_that_nothing_tells_guides_nothing():
+    config = TrainingConfig()
+    assert Guidance(config, network(0)).strength(0, config.learning_rate) == 0
+    assert Guidance(config, network(0), [0.3]).targets == [0.3, 0.075]
 
 
 def test_it_looks_only_while_it_is_asked_to():

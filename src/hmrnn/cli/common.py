@@ -17,7 +17,7 @@ from hmrnn.printable import for_stream, printable
 from hmrnn.storage.config_json import kind_of, read_config
 from hmrnn.storage.files import finite, write_atomically
 from hmrnn.storage.pretrained import Pretrained
-from hmrnn.structure.scores import Scores, score_table
+from hmrnn.structure.scores import Scores, score_summary, score_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,10 +98,12 @@ def tell_scores(
     unit: str,
     scores: Scores,
     as_json: bool,
+    all_scores: bool = False,
 ) -> None:
-    """Of `count` symbols or points."""
+    """Of `count` symbols or points: a line for each layer, and with `all_scores` the whole table."""
     if not as_json:
-        print(f"{printable(what)}: {count:,} {unit}\n{score_table(scores)}")
+        table = f"\n{score_table(scores)}" if all_scores else "\n--all shows every score and baseline"
+        print(f"{printable(what)}: {count:,} {unit}\n{score_summary(scores)}{table}")
         return
     plain = {
         layer: {name: {how: asdict(one) for how, one in rows.items()} for name, rows in conventions.items()}

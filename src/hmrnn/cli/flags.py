@@ -110,6 +110,12 @@ class OfData(OfRun):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Score(OfData):
+    all: bool = False
+    """Show every score and baseline, not only the best F1 of each layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Generate(OfRun):
     max_new: int
     """How many steps to make."""

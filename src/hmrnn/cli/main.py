@@ -97,7 +97,7 @@ def bench(
         device: cpu; or cuda, cuda:N or mps, for the engines that run there. Please send us what it prints for a GPU.
     """
     from hmrnn.cli import bench, bench_gpu
-    from hmrnn.cli.train import bad_usage
+    from hmrnn.cli.read import bad_usage
     from hmrnn.devices import resolve
 
     setting = bench.Setting(hidden, batch, steps, rates, layer_norm)

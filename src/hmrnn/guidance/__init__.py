@@ -40,7 +40,8 @@ class Guidance:
     through the optimiser, so its strength falls with the learning rate; or in the second half of `guided_updates`.
 
     Imitation, with `uncertainty_weight`: a loss by which detectors learn to fire where segments end, by what a teacher
-    counted in the text, or where it is least certain what comes next. It shapes the detectors alone: hidden states are constants to it.
+    counted in the text, or where it is least certain what comes next. It shapes the detectors alone: hidden states are
+    constants to it.
 
     Holding back, along with imitation: of the straight-through gradient, more and more in the first updates. It is done
     by a smaller slope, so what is left is felt at every s_z, and not only where |s_z| < 1.
@@ -133,8 +134,8 @@ def decides(rnn: Recurrent) -> bool:
 
 
 def targets(rates: Sequence[float], detectors: int) -> list[float]:
-    """How often each detector is to fire: at these rates, and each above their last a quarter as often as the one below,
-    but not so rarely that it learns nothing."""
+    """How often each detector is to fire: at these rates, and each above their last a quarter as often as the one
+    below, but not so rarely that it learns nothing."""
     wanted = list(rates[:detectors])
     while len(wanted) < detectors:
         wanted.append(wanted[-1] / GROUP)

@@ -80,8 +80,8 @@ class Branching:
     def of(
         symbols: npt.NDArray[Any], alphabet: int, line_end: int | None = None, rate: float | None = None
     ) -> Branching:
-        """Reads the first COUNTED symbols. No segment goes on after a `line_end`. `rate` fixes that of the lowest layer,
-        which is found otherwise."""
+        """Reads the first COUNTED symbols. No segment goes on after a `line_end`. `rate` fixes that of the lowest
+        layer, which is found otherwise."""
         numbers = symbols[:COUNTED].astype(np.int64)
         found = best_hierarchy(numbers, alphabet, line_end, RATES if rate is None else (rate,))
         cut = found.cuts[0]
@@ -133,7 +133,7 @@ class Branching:
         tables = []
         for length in range(1, (len(state) + 1) // 2):
             keys, shares = state[f"keys{length}"], state[f"shares{length}"]
-            fits = fits and (keys.dtype, shares.dtype) == (np.int64, np.float32) and keys.shape == shares.shape
+            fits = fits and keys.dtype == np.int64 and shares.dtype == np.float32 and keys.shape == shares.shape
             fits = fits and keys.ndim == 1 and bool(((shares >= 0) & (shares <= 1)).all())
             tables.append(Table(np.ascontiguousarray(keys).view(np.uint64), shares))
         if not fits or not tables:
@@ -198,7 +198,7 @@ def build(start: Start, most: int = MOST_LAYERS, rounds: int = ROUNDS) -> Hierar
     """Cuts again while that saves bits, and adds layers while that does."""
     text = layer = start.text
     cut, cuts, lexicons = improved(text, start.cut, rounds), [], 0.0
-    places = np.arange(len(text))  # the last symbol of each of the layer's own symbols
+    places: Integers = np.arange(len(text))  # the last symbol of each of the layer's own symbols
     while True:
         lexicon = layer.lexicon(cut)
         tokens, spelled = layer.code(lexicon)
@@ -238,7 +238,8 @@ def layer_above(layer: Text, rounds: int) -> Ends | None:
 
 def tables_of(numbers: Integers, ends: Ends, alphabet: int) -> tuple[Table, ...]:
     """Of runs that occur at least twice, with each share drawn towards that of the shorter run."""
-    shares, tables = np.full(len(numbers), float(ends.mean())), []
+    shares: Floats = np.full(len(numbers), float(ends.mean()))
+    tables = []
     for length in range(1, PAST + 1):
         keys, run, counts = runs(numbers, length, alphabet)
         mixed = (np.bincount(run, ends)[run] + DOUBT * shares) / (counts[run] + DOUBT)
@@ -252,7 +253,7 @@ def tables_of(numbers: Integers, ends: Ends, alphabet: int) -> tuple[Table, ...]
 
 def bits_of_ends(numbers: Integers, ends: Ends, alphabet: int) -> float:
     """A symbol: what it costs to tell the ends from the past. Each is left out of the counts that predict it."""
-    shares = np.full(len(numbers), float(ends.mean()))
+    shares: Floats = np.full(len(numbers), float(ends.mean()))
     for length in range(1, PAST + 1):
         _, run, counts = runs(numbers, length, alphabet)
         shares = (np.bincount(run, ends)[run] - ends + DOUBT * shares) / (counts[run] - 1 + DOUBT)

@@ -134,7 +134,7 @@ class Text:
     def _costs(self, lexicon: Lexicon, longest: int) -> npt.NDArray[np.float32]:
         """(T, longest): of the segment of 1, 2, … symbols that ends with each; infinite if the lexicon has none."""
         costs = np.full((len(self), longest), np.inf, dtype=np.float32)
-        line = np.cumsum(self.hard) - self.hard
+        line: Integers = np.cumsum(self.hard) - self.hard
         lengths = lexicon.ends - lexicon.starts
         at = np.arange(len(self) + 1)
         for length in np.unique(lengths[lengths <= longest]).tolist():
@@ -166,9 +166,9 @@ def cheapest(costs: npt.NDArray[np.float32], starts: Integers, stops: Integers) 
         back[t, :left] = chosen + 1
         best[:left, longest + t] = sums[np.arange(left), chosen]
     cut = np.zeros(len(costs), dtype=bool)
-    left, row = lengths.copy(), np.arange(len(starts))
+    end, row = lengths.copy(), np.flatnonzero(lengths)
     while len(row) > 0:
-        cut[starts[row] + left[row] - 1] = True
-        left[row] -= back[left[row] - 1, row]
-        row = row[left[row] > 0]
+        cut[starts[row] + end[row] - 1] = True
+        end[row] -= back[end[row] - 1, row]
+        row = row[end[row] > 0]
     return cut

@@ -155,6 +155,19 @@ def scores_of(z: Ends, known: Mapping[str, Gold]) -> Scores:
     }
 
 
+def score_summary(scores: Scores) -> str:
+    """A line for each layer: the kind of known boundaries that it fits best, and what random ones reach there."""
+    lines = []
+    for layer, conventions in scores.items():
+        name, rows = max(conventions.items(), key=lambda item: item[1]["found"].f1)
+        found = rows["found"]
+        lines.append(
+            f"{layer}: F1 {found.f1:.3f} ({name}; random {rows['random'].f1:.3f}), token F1 {found.token_f1:.3f}, "
+            f"rate {found.rate:.3f}"
+        )
+    return "\n".join(lines)
+
+
 def score_table(scores: Scores) -> str:
     """Layers, then conventions, then what was found and the baselines, as text."""
     columns = [f.name.replace("_", " ") for f in fields(Score)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,8 +16,8 @@ LONGEST_TEXT = 10_000  # symbols of a segment that are kept for its text
 
 @dataclass(frozen=True)
 class Segment:
-    """What a layer took as one piece: it ends with the symbol, or the point, on which the layer's detector fired; or, in
-    a model with a `boundary_delay` of 1, with the one before."""
+    """What a layer took as one piece: it ends with the symbol, or the point, on which the layer's detector fired; or,
+    in a model with a `boundary_delay` of 1, with the one before."""
 
     layer: int  # 1 is the lowest
     start: int  # place of its first symbol or point
@@ -40,13 +40,16 @@ class Found:
         """The paper's count."""
         return updates(self.steps.operations)
 
-    def tree(self) -> tuple[Segment, ...]:
+    def tree(self, snap: bool = False) -> tuple[Segment, ...]:
         """The segments, each with those of the layer below that lie in it.
 
-        A segment that does not lie in one of the layer above, since it goes over its end, stands beside it, at the top.
+        Layers need not nest: a layer that has just FLUSHed is asked again at the next step, and may fire inside a
+        segment of the layer below. A segment that goes over the end of one above it stands beside that, at the top.
+        With `snap` there are none: a segment that ends inside one of the layer below goes on to that one's end, so that
+        every child lies in a parent and all children of a segment fill it.
         """
         below: list[Segment] = []
-        for layer in self.layers:
+        for layer in snapped(self.layers) if snap else self.layers:
             starts = [parent.start for parent in layer]
             children: list[list[Segment]] = [[] for _ in layer]
             loose: list[Segment] = []
@@ -56,6 +59,27 @@ class Found:
             parents = [replace(parent, children=tuple(own)) for parent, own in zip(layer, children, strict=True)]
             below = sorted([*parents, *loose], key=lambda s: (s.start, -s.end))
         return tuple(below)
+
+
+def snapped(layers: Sequence[Sequence[Segment]]) -> list[tuple[Segment, ...]]:
+    """Layers that nest: each segment ends where one of the layer below does, at the place of its own end or after it.
+
+    Of those that end inside the same segment of the layer below, the last one stays, and takes the others in.
+    """
+    nested = [tuple(layer) for layer in layers[:1]]
+    for layer in layers[1:]:
+        ends = [child.end for child in nested[-1]]
+        last = {bisect_left(ends, segment.end): segment for segment in layer}  # by the last child of each
+        own, first = [], 0
+        for i, segment in last.items():
+            children = nested[-1][first : i + 1]
+            texts = [child.text for child in children]
+            text = None if None in texts else "".join(filter(None, texts))
+            closed = segment.closed and children[-1].closed
+            own.append(replace(segment, start=children[0].start, end=children[-1].end, closed=closed, text=text))
+            first = i + 1
+        nested.append(tuple(own))
+    return nested
 
 
 def by_layer(parts: Sequence[Steps], symbols: Symbols | None, delay: int = 0) -> tuple[tuple[Segment, ...], ...]:

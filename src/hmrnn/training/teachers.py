@@ -16,7 +16,7 @@ MOST = 1 << 28  # bytes
 
 
 def save_teacher(directory: Path, teacher: Branching) -> None:
-    write_tensors(directory / TEACHER, {name: torch.from_numpy(own) for name, own in teacher.state_dict().items()})
+    write_tensors(directory / TEACHER, {name: torch.tensor(own) for name, own in teacher.state_dict().items()})
 
 
 def load_teacher(directory: Path, run: RunConfig) -> Branching | None:

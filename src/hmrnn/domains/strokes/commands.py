@@ -263,7 +263,7 @@ def score(asked: flags.Score) -> None:
     if z.shape[1] == 0:
         raise ValueError(f"{directory}: a {model.config.model} has no boundaries")
     what = f"{read.config.data}, {read.split}"
-    tell_scores(directory, what, len(z), "points", scores_of(z, from_lines(known)), asked.json)
+    tell_scores(directory, what, len(z), "points", scores_of(z, from_lines(known)), asked.json, asked.all)
 
 
 def figure(asked: flags.Figure) -> None:

@@ -130,10 +130,6 @@ class StrokeRunConfig(RunConfig):
         default_factory=lambda: TrainingConfig(target_rate=0.25, uncertainty_weight=0.0)
     )
 
-    def __post_init__(self) -> None:
-        if self.training.target_rate == "auto" and self.training.guides:
-            raise ValueError("target_rate must be a number: auto reads it off a text, and strokes have no symbols")
-
 
 PRESETS: Mapping[str, StrokeRunConfig] = {
     "small": StrokeRunConfig(

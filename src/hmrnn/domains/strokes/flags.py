@@ -91,7 +91,7 @@ class Segment(flags.Segment):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score(flags.OfData):
+class Score(flags.Score):
     """Score the boundaries of each layer against known ones, beside what chance alone would reach.
 
     Known are the strokes of the pen, and letters and words of the built-in lines.

@@ -27,6 +27,7 @@ from hmrnn.training.batches import (
 from hmrnn.training.distributed import Processes
 from hmrnn.training.task import Loss, Validation
 
+RATE = 0.25  # at which the first detector is to fire, if no other is given
 SCALES = 1  # keeps the random numbers for these apart from those for the order of lines
 
 
@@ -54,7 +55,8 @@ class StrokeTask:
 
     def __init__(self, model: StrokeModel, data: StrokeData, run: StrokeRunConfig, processes: Processes) -> None:
         self.model = model
-        self.rates: Sequence[float] = ()
+        # strokes have no symbols to count
+        self.rates: Sequence[float] = (RATE,) if run.training.target_rate == "auto" else ()
         self.train, self.valid = data.split("train"), data.split("valid")
         self.told = data.told()
         lengths = data.lines.lengths[data.numbers("train")]

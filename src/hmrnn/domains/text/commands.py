@@ -200,7 +200,7 @@ def score(asked: flags.Score) -> None:
     z = torch.cat([read.z.cpu() for read in follow(model, pieces)]).numpy()
     if z.shape[1] == 0:
         raise ValueError(f"{directory}: a {model.config.model} has no boundaries")
-    tell_scores(directory, what, len(numbers), "symbols", scores_of(z, known), asked.json)
+    tell_scores(directory, what, len(numbers), "symbols", scores_of(z, known), asked.json, asked.all)
 
 
 def figure(asked: flags.Figure) -> None:

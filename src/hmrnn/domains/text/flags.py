@@ -112,7 +112,7 @@ class Segment(flags.Segment):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score(flags.OfData):
+class Score(flags.Score):
     """Score the boundaries of each layer against known ones, beside what chance alone would reach.
 
     Known are the words of the text, between white space and punctuation: a boundary may be meant to fall before, on or

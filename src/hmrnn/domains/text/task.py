@@ -66,7 +66,7 @@ class TextTask:
         processes: Processes,
         teacher: Branching | None = None,
     ) -> None:
-        """Without a `teacher` detectors learn from the last three symbols, as they did in runs before there were any."""
+        """Without a `teacher` detectors learn from the last three symbols, as in runs from before there were any."""
         self.model, self.taught = model, teacher
         self.rates: Sequence[float] = teacher.rates if teacher else ()
         self.window = run.training.window
