@@ -88,12 +88,12 @@ def no_wait() -> dict[str, object]:
     return {"launches": sum(launches.values())}
 
 
-def launches_of_a_step() -> dict[str, object]:
+def launches_of_a_step(engine: str = "triton") -> dict[str, object]:
     """By how much the operations of forward and backward grow with each step."""
     counts = []
     with fake_gpu() as watch:
         for T in (5, 6):
-            rnn = HMLSTM(6, [5, 4, 3], engine="triton", device=GPU)
+            rnn = HMLSTM(6, [5, 4, 3], engine=engine, device=GPU)
             watch.seen.clear()
             launches.clear()
             x = torch.randn(T, 4, 6, device=GPU, requires_grad=True)
