@@ -25,7 +25,7 @@ def wanted(run: TextRunConfig) -> bool:
 
 def teacher_of(run: TextRunConfig, data: TextData) -> Branching | None:
     """What the training part tells. A `target_rate` that is a number fixes that of the first layer."""
-    if not wanted(run):
+    if not wanted(run) or len(data.split("train")) < 2:  # so short a text is refused later, with a reason
         return None
     rate = run.training.target_rate
     table = data.symbols.table
@@ -41,8 +41,10 @@ def save_teacher(directory: Path, teacher: Branching) -> None:
 def load_teacher(directory: Path, run: TextRunConfig) -> Branching | None:
     """That of a run which has one: runs that were begun before there were any have a rate, and none."""
     path = directory / TEACHER
+    if not wanted(run):
+        return None
     if not path.exists():
-        if wanted(run) and run.training.target_rate == "auto":
+        if run.training.target_rate == "auto":
             raise ValueError(f"{path} is missing: it tells what the detectors of this run learn")
         return None
     state = read_weights(path)
