@@ -280,8 +280,12 @@ def test_score(trained, tmp_path):
     assert set(answer["scores"]) == {"layer 1", "layer 2"}
     assert set(answer["scores"]["layer 1"]) == {"before", "on", "after"}
     assert set(answer["scores"]["layer 1"]["on"]) == {"found", "never", "always", "random", "every k-th"}
-    shown = run("score", str(trained), "--first", "500").stdout
+    shown = run("score", str(trained), "--first", "500", "--all").stdout
     assert f"{answer['scores']['layer 1']['on']['found']['f1']:.3f}" in shown
+    short = run("score", str(trained), "--first", "500").stdout
+    best = max(rows["found"]["f1"] for rows in answer["scores"]["layer 1"].values())
+    assert f"layer 1: F1 {best:.3f}" in short
+    assert "every k-th" not in short, "that is in the table"
     planted = json.loads(run("score", str(trained), "--data", "planted", "--first", "300", "--json").stdout)
     assert "first of the next phrase" in planted["scores"]["layer 2"]
     (tmp_path / "gold.txt").write_text("the value of it\nis not there\n")

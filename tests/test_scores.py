@@ -26,7 +26,9 @@ from hmrnn.structure.scores import (
     from_lines,
     r_value,
     score,
+    score_summary,
     score_table,
+    scores_of,
     window_errors,
 )
 
@@ -235,3 +237,16 @@ def test_a_table_and_a_wrong_length():
     assert "window diff" in table
     with pytest.raises(ValueError, match="4 symbols"):
         score(ends([2], 4), gold)
+
+
+def test_a_line_for_each_layer_names_what_fits_best():
+    ends = np.array([False, True, False, True, False, True])
+    known = {"last": gold_of(ends), "first": gold_of(np.roll(ends, 1))}
+    lines = score_summary(scores_of(np.stack([ends, ~ends], axis=1), known)).splitlines()
+    assert lines[0].startswith("layer 1: F1 1.000 (last; random 0.")
+    assert lines[1].startswith("layer 2: F1 1.000 (first; random 0.")
+
+
+def gold_of(ends):
+    nothing = np.zeros_like(ends)
+    return Gold(ends, nothing, nothing)

@@ -266,3 +266,78 @@ def test_numbers_from_a_stream(text, size):
     chunks = (spoilt[i : i + size] for i in range(0, len(spoilt), size))
     with pytest.raises(ValueError, match=rf"it: the symbol 'x' .* at position {len(text)} "):
         list(numbered(chunks, symbols, "error", "it"))
+
+
+def found_in(z: list[list[int]], delay: int = 0) -> Segmentation:
+    """Of boundaries that are given: (T, layers)."""
+    fires = torch.tensor(z, dtype=torch.bool)
+    steps = steps_with(fires)
+    return Segmentation(steps, module.by_layer([steps], SYMBOLS, delay), "a" * len(z))
+
+
+def steps_with(fires: torch.Tensor) -> Steps:
+    T, detectors = fires.shape
+    each = torch.zeros(T, detectors + 1)
+    return Steps(
+        start=0,
+        inputs=torch.zeros(T, dtype=torch.int64),
+        z=fires,
+        operations=each.to(torch.int8),
+        z_tilde=fires.double(),
+        norms=each,
+        surprisal=torch.zeros(T),
+        h=None,
+    )
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=30))
+def test_a_snapped_tree_nests(z):
+    """Children fill their parent, and upper segments end where they did, or later, at the end of one below."""
+    found = found_in([list(map(int, step)) for step in z])
+    roots = found.tree(snap=True)
+    assert roots[0].start == 0
+    assert roots[-1].end == len(z)
+    assert all(one.layer == 3 for one in roots)
+
+    def check(segment):
+        if segment.layer > 1:
+            assert [child.layer for child in segment.children] == [segment.layer - 1] * len(segment.children)
+            assert segment.children[0].start == segment.start
+            assert segment.children[-1].end == segment.end
+            ends = [child.end for child in segment.children]
+            assert [child.start for child in segment.children[1:]] == ends[:-1]
+        assert segment.text == "a" * (segment.end - segment.start)
+        for child in segment.children:
+            check(child)
+
+    for root in roots:
+        check(root)
+    lowest = {one.end for one in found.layers[0]}
+    for layer in (1, 2):
+        snapped = {one.end for one in module.snapped(found.layers)[layer]}
+        assert snapped <= lowest
+    wanted = {min(end for end in lowest if end >= one.end) for one in found.layers[1]}
+    assert {one.end for one in module.snapped(found.layers)[1]} == wanted
+
+
+def test_layers_that_do_not_nest():
+    """Layer 2 fires at the second step and, asked again, at the third, inside a segment of layer 1."""
+    found = found_in([[0, 0], [1, 1], [0, 1], [0, 0], [1, 0], [1, 1]])
+    assert [(s.start, s.end) for s in found.layers[1]] == [(0, 2), (2, 3), (3, 6)]
+    assert [(s.layer, s.start, s.end) for s in found.tree()] == [(2, 0, 2), (1, 2, 5), (2, 2, 3), (2, 3, 6)]
+    snapped = found.tree(snap=True)
+    assert [(s.start, s.end, [(c.start, c.end) for c in s.children]) for s in snapped] == [
+        (0, 2, [(0, 2)]),
+        (2, 5, [(2, 5)]),
+        (5, 6, [(5, 6)]),
+    ]
+
+
+def test_a_delay_moves_ends_before_the_symbol_on_which_detectors_fire():
+    found = found_in([[1], [0], [0], [1], [0], [1]], delay=1)
+    assert [(s.start, s.end, s.closed) for s in found.layers[0]] == [(0, 3, True), (3, 5, True), (5, 6, False)]
+    model = small(symbols=SYMBOLS, boundary_delay=1)
+    steps = steps_with(torch.tensor([[1, 0], [0, 0], [0, 0], [1, 1]], dtype=torch.bool))
+    out = io.StringIO()
+    write_marked(model, [steps], out)
+    assert out.getvalue() == "|aaa|‖a\n"

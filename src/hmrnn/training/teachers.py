@@ -22,8 +22,10 @@ def save_teacher(directory: Path, teacher: Branching) -> None:
 def load_teacher(directory: Path, run: RunConfig) -> Branching | None:
     """That of a run which has one: runs that were begun before there were any have a rate, and none."""
     path = directory / TEACHER
+    if not DOMAINS[run.kind].is_taught(run):
+        return None
     if not path.exists():
-        if DOMAINS[run.kind].is_taught(run) and run.training.target_rate == "auto":
+        if run.training.target_rate == "auto":
             raise ValueError(f"{path} is missing: it tells what the detectors of this run learn")
         return None
     state, _ = read_tensors(path, MOST)

@@ -16,7 +16,7 @@ def is_taught(run: TextRunConfig) -> bool:
 
 def teacher_of(run: TextRunConfig, data: TextData) -> Branching | None:
     """What the training part tells. A `target_rate` that is a number fixes that of the first layer."""
-    if not is_taught(run):
+    if not is_taught(run) or len(data.split("train")) < 2:  # so short a text is refused later, with a reason
         return None
     rate = run.training.target_rate
     table = data.symbols.table
