@@ -18,11 +18,12 @@ from matplotlib.image import AxesImage
 from hmrnn.domains.strokes import figures
 from hmrnn.domains.strokes.data.points import from_strokes, to_strokes
 from hmrnn.domains.strokes.drawing import (
+    STYLE,
     animated_svg,
     coloured_svg,
-    strokes_page,
     svg,
 )
+from hmrnn.show.drawings import drawings_page
 from hmrnn.show.style import COLOURS
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -186,7 +187,7 @@ def test_segments_have_names_and_classes():
 
 def test_the_page_holds_everything_and_asks_for_nothing():
     drawings = [("<script>a & b</script>", svg([SCRIBBLE])), ("$title", coloured_svg(SCRIBBLE, SCRIBBLE[:, 2] > 0.5))]
-    page = strokes_page("on <script>", drawings)
+    page = drawings_page("on <script>", drawings, STYLE)
     assert "<script" not in page
     assert "<title>on &lt;script&gt;</title>" in page
     assert "<h1>on &lt;script&gt;</h1>" in page

@@ -28,6 +28,7 @@ SIZES = "--hidden-sizes 8 8 8 --output-size 8 --batch-size 4 --window 20"
 SHORTER = {  # flags that make a command quick; the rest of it stays as it is
     "train text": f"{SIZES} --epochs 0.02",
     "train strokes": f"{SIZES} --writing.lines 40 --writing.words 1 1 --components 3 --epochs 0.5",
+    "train series": f"{SIZES} --planted.sequences 40 --planted.steps 60 --components 3 --epochs 0.5",
     "demo": "--epochs 0.02",
     "bench": "--hidden 16 --steps 4 --repeats 1",
 }

@@ -24,6 +24,7 @@ from hmrnn.structure.scores import (
     Gold,
     baselines,
     from_lines,
+    matched,
     r_value,
     score,
     score_summary,
@@ -241,12 +242,60 @@ def test_a_table_and_a_wrong_length():
 
 def test_a_line_for_each_layer_names_what_fits_best():
     ends = np.array([False, True, False, True, False, True])
-    known = {"last": gold_of(ends), "first": gold_of(np.roll(ends, 1))}
+    known = {"last": gold_at(ends), "first": gold_at(np.roll(ends, 1))}
     lines = score_summary(scores_of(np.stack([ends, ~ends], axis=1), known)).splitlines()
     assert lines[0].startswith("layer 1: F1 1.000 (last; random 0.")
     assert lines[1].startswith("layer 2: F1 1.000 (first; random 0.")
 
 
-def gold_of(ends):
+def gold_at(ends):
     nothing = np.zeros_like(ends)
     return Gold(ends, nothing, nothing)
+
+
+def gold_of(length: int, *at: int, bounds: tuple[int, ...] = ()) -> Gold:
+    given = ends(bounds, length)
+    return Gold(ends(at, length), given, given)
+
+
+def test_a_margin_takes_what_is_near_and_each_known_end_once():
+    gold = gold_of(30, 10, 20)
+    found = ends([8, 12, 23], 30)
+    assert score(found, gold, 0).f1 == 0
+    within = score(found, gold, 2)
+    assert (within.precision, within.recall) == pytest.approx((1 / 3, 1 / 2))
+    assert score(found, gold, 3).recall == 1
+    assert score(gold.ends, gold, 5) == score(gold.ends, gold, 0)
+
+
+def most_pairs(near: np.ndarray) -> int:
+    """The size of the largest matching, by trying."""
+    if near.shape[0] == 0:
+        return 0
+    taken = [1 + most_pairs(np.delete(near[1:], column, axis=1)) for column in np.flatnonzero(near[0])]
+    return max([most_pairs(near[1:]), *taken])
+
+
+def test_with_a_margin_there_are_as_many_pairs_as_there_can_be():
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        found, known, margin = random.random(14) < 0.4, random.random(14) < 0.4, int(random.integers(0, 4))
+        near = np.abs(np.flatnonzero(found)[:, None] - np.flatnonzero(known)) <= margin
+        ours, theirs = matched(found, known, np.zeros(14, dtype=bool), margin)
+        assert len(ours) == len(theirs) == most_pairs(near)
+        assert len(set(ours.tolist())) == len(set(theirs.tolist())) == len(ours)
+        assert (np.abs(ours - theirs) <= margin).all()
+        assert found[ours].all()
+        assert known[theirs].all()
+
+
+def test_no_pair_reaches_over_the_end_of_a_line():
+    gold = gold_of(20, 11, bounds=(9, 19))
+    assert score(ends([8], 20), gold, 3).recall == 0
+    assert score(ends([10], 20), gold, 3).recall == 1
+
+
+def test_a_whole_segment_may_have_its_ends_within_the_margin():
+    gold = gold_of(30, 10, 20, bounds=(29,))
+    assert score(ends([9, 21], 30), gold, 1).token_f1 == 1
+    assert score(ends([9, 21], 30), gold, 0).token_f1 == 0

@@ -16,7 +16,7 @@ from hmrnn.domains.strokes.config import StrokeDataConfig, WritingConfig
 from hmrnn.domains.strokes.data.lines import load_strokes
 from hmrnn.domains.strokes.data.points import read_json_lines, to_json
 from hmrnn.domains.strokes.data.writing import write
-from hmrnn.domains.strokes.evaluation import log_likelihoods
+from hmrnn.domains.vectors.evaluation import log_likelihoods
 
 FLAGS = "--writing.lines 60 --writing.words 1 2 --writing.spacing 6 --hidden-sizes 12 12 12 --output-size 12"
 FLAGS += " --precision float32"  # the same numbers on every processor

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 from hmrnn.domains.strokes.config import StrokeDataConfig, WritingConfig
 from hmrnn.domains.strokes.data import iam
 from hmrnn.domains.strokes.data import lines as handwriting
-from hmrnn.domains.strokes.data.lines import load_strokes, shuffled
+from hmrnn.domains.strokes.data.lines import load_strokes
 from hmrnn.domains.strokes.data.points import (
     from_strokes,
     read_json_lines,
     to_json,
     to_strokes,
 )
+from hmrnn.domains.vectors.data import shuffled
 from hmrnn.training.batches import (
     NO_LINE,
     Epochs,

@@ -29,8 +29,8 @@ from hmrnn.domains.strokes.data.lines import load_strokes
 from hmrnn.domains.strokes.data.points import Points
 from hmrnn.domains.strokes.data.writing import write
 from hmrnn.domains.strokes.density import predicted_density
-from hmrnn.domains.strokes.evaluation import log_likelihoods
-from hmrnn.domains.strokes.generation import generate_points
+from hmrnn.domains.vectors.evaluation import log_likelihoods
+from hmrnn.domains.vectors.generation import generate_points
 from hmrnn.sequence import COPY
 from hmrnn.training.batches import NO_LINE, LineBatches, cut
 from hmrnn.training.checkpoint import SavedRun
@@ -86,8 +86,8 @@ def test_a_lines_likelihood_depends_on_the_line_alone(model, lengths, seed):
 def test_windows_and_batches_change_nothing(monkeypatch):
     network, lines = make_model(), lines_of(*range(2, 90, 7))
     whole = log_likelihoods(network, lines)
-    monkeypatch.setattr("hmrnn.domains.strokes.evaluation.LINES_AT_ONCE", 3)
-    monkeypatch.setattr("hmrnn.domains.strokes.evaluation.POINTS_AT_ONCE", 4)
+    monkeypatch.setattr("hmrnn.domains.vectors.evaluation.LINES_AT_ONCE", 3)
+    monkeypatch.setattr("hmrnn.domains.vectors.evaluation.POINTS_AT_ONCE", 4)
     assert log_likelihoods(network, lines) == pytest.approx(whole, rel=1e-12)
     assert network.log_likelihood(lines[4]) == pytest.approx(whole[4], rel=1e-12)
 

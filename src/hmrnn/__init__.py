@@ -11,6 +11,8 @@ if TYPE_CHECKING:
         text_boundaries,
     )
     from hmrnn.boundary import HANDWRITING_SLOPE, PTB_SLOPE, SlopeSchedule
+    from hmrnn.domains.series.config import SeriesModelConfig
+    from hmrnn.domains.series.model import SeriesModel, SeriesModelOutput
     from hmrnn.domains.strokes.config import StrokeModelConfig
     from hmrnn.domains.strokes.model import StrokeModel, StrokeModelOutput
     from hmrnn.domains.text.config import TextModelConfig
@@ -49,6 +51,9 @@ __all__ = [
     "OutputEmbedding",
     "Piecewise",
     "PointDensity",
+    "SeriesModel",
+    "SeriesModelConfig",
+    "SeriesModelOutput",
     "SlopeSchedule",
     "SoftmaxHead",
     "StrokeModel",
@@ -67,6 +72,8 @@ _HOMES = {
     "hmrnn.boundary": ("HANDWRITING_SLOPE", "PTB_SLOPE", "SlopeSchedule"),
     "hmrnn.domains.text.data.symbols": ("Symbols",),
     "hmrnn.hmlstm": ("HMLSTM",),
+    "hmrnn.domains.series.config": ("SeriesModelConfig",),
+    "hmrnn.domains.series.model": ("SeriesModel", "SeriesModelOutput"),
     "hmrnn.domains.strokes.config": ("StrokeModelConfig",),
     "hmrnn.domains.text.config": ("TextModelConfig",),
     "hmrnn.mixture": ("MixtureHead", "PointDensity"),

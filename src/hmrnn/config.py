@@ -279,6 +279,7 @@ class ReadingConfig:
         check_device(self.device)
 
 
+SPLITS = ("train", "valid", "test")
 BOUNDS = ("epochs", "minutes", "checkpoint_minutes")  # what may change when a run is resumed
 
 

@@ -9,15 +9,19 @@ without end by sitting on them.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hmrnn.config import SMALLEST_SIGMA
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 LOG_SIGMA_BOUND = 6.0  # sigma is at most exp(6) times the data's own deviation
 RHO_BOUND = 0.999
@@ -34,25 +38,54 @@ def gaussian_log_prob(x: Tensor, mu: Tensor, log_sigma: Tensor, rho: Tensor) -> 
 
 
 @dataclass(frozen=True)
-class PointDensity:
-    """The density at each of (...) steps, K components."""
+class Density(ABC):
+    """Of a vector of D numbers, at each of (...) steps: a mixture of K Gaussians, and what else there is to it."""
 
     log_pi: Tensor  # (..., K)
-    mu: Tensor  # (..., K, 2)
-    log_sigma: Tensor  # (..., K, 2)
-    rho: Tensor  # (..., K)
-    pen: Tensor  # (...,): the log-odds of e
+    mu: Tensor  # (..., K, D)
+    log_sigma: Tensor  # (..., K, D)
 
-    def __getitem__(self, where: Any) -> PointDensity:
+    def __getitem__(self, where: Any) -> Self:
         """Of some of the steps."""
         return self._map(lambda values: values[where])
 
-    def to(self, *args: Any) -> PointDensity:
+    def to(self, *args: Any) -> Self:
         """As `Tensor.to`."""
         return self._map(lambda values: values.to(*args))
 
-    def _map(self, f: Callable[[Tensor], Tensor]) -> PointDensity:
-        return PointDensity(*(f(getattr(self, name.name)) for name in fields(self)))
+    def _map(self, f: Callable[[Tensor], Tensor]) -> Self:
+        return type(self)(*(f(getattr(self, name.name)) for name in fields(self)))
+
+    @abstractmethod
+    def log_prob(self, points: Tensor) -> Tensor:
+        """(..., the numbers of a point) -> (...,), in nats."""
+
+    @abstractmethod
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """(..., the numbers of a point): one drawn at each step."""
+
+    def biased(self, bias: float) -> Self:
+        """Graves's bias: weights are sharpened and deviations shrunk; 0 changes nothing."""
+        bias = min(bias, FAR)  # beyond it nothing gets neater, and float32 overflows
+        # The largest becomes 0, so that no bias, however large, makes all of them -infinity.
+        relative = self.log_pi - self.log_pi.max(-1, keepdim=True).values
+        return replace(self, log_pi=(relative * (1 + bias)).log_softmax(-1), log_sigma=self.log_sigma - bias)
+
+    def drawn_component(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each step one component: its number (..., 1), its mean (..., D) and its deviation (..., D)."""
+        flat = self.log_pi.exp().flatten(0, -2) if self.log_pi.dim() > 1 else self.log_pi.exp().unsqueeze(0)
+        k = torch.multinomial(flat, 1, generator=generator).view(*self.log_pi.shape[:-1], 1)
+        own = k.unsqueeze(-1).expand(*k.shape, self.mu.shape[-1])
+        mu, sigma = (values.gather(-2, own)[..., 0, :] for values in (self.mu, self.log_sigma.exp()))
+        return k, mu, sigma
+
+
+@dataclass(frozen=True)
+class PointDensity(Density):
+    """Of a pen point: D is 2."""
+
+    rho: Tensor  # (..., K)
+    pen: Tensor  # (...,): the log-odds of e
 
     def log_prob(self, points: Tensor) -> Tensor:
         """(..., 3): x, y, pen -> (...,), in nats."""
@@ -62,21 +95,10 @@ class PointDensity:
         off_paper = F.binary_cross_entropy_with_logits(self.pen, pen, reduction="none")
         return torch.logsumexp(self.log_pi + of_components, -1) - off_paper
 
-    def biased(self, bias: float) -> PointDensity:
-        """Graves's bias: weights are sharpened and deviations shrunk; 0 changes nothing."""
-        bias = min(bias, FAR)  # beyond it nothing gets neater, and float32 overflows
-        # The largest becomes 0, so that no bias, however large, makes all of them -infinity.
-        relative = self.log_pi - self.log_pi.max(-1, keepdim=True).values
-        log_pi = (relative * (1 + bias)).log_softmax(-1)
-        return PointDensity(log_pi, self.mu, self.log_sigma - bias, self.rho, self.pen)
-
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """(..., 3): a point drawn at each step."""
-        flat = self.log_pi.exp().flatten(0, -2) if self.log_pi.dim() > 1 else self.log_pi.exp().unsqueeze(0)
-        k = torch.multinomial(flat, 1, generator=generator).view(*self.pen.shape, 1)
+        k, mu, sigma = self.drawn_component(generator)
         rho = self.rho.gather(-1, k)[..., 0]
-        pair = k.unsqueeze(-1).expand(*k.shape, 2)
-        mu, sigma = (values.gather(-2, pair)[..., 0, :] for values in (self.mu, self.log_sigma.exp()))
         u, w = torch.randn(*self.pen.shape, 2, generator=generator, dtype=rho.dtype, device=rho.device).unbind(-1)
         v = rho * u + ((1 - rho) * (1 + rho)).sqrt() * w
         lifted = (

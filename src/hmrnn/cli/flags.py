@@ -133,8 +133,6 @@ class Generate(OfRun):
 class Segment(OfRun):
     file: Positional[str] = "-"
     """What to read; - is standard input."""
-    format: Literal["text", "json", "html"] = "text"
-    """How to print the segments."""
     vectors: bool = False
     """With each segment's vector (json): the state that its layer hands up at the boundary."""
 

@@ -50,6 +50,7 @@ class Domain(ABC):
     run_config: ClassVar[type[RunConfig]]
     presets: ClassVar[Mapping[str, RunConfig]]  # by name; one of them is "small"
     measure: ClassVar[Measure]
+    files: ClassVar[tuple[str, ...]] = ()  # what may belong to a model besides config and weights
     in_explorer: ClassVar[ReadingConfig] = ReadingConfig()  # how the explorer reads, unless it is told
 
     @property

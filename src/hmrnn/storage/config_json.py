@@ -82,8 +82,6 @@ def _contradictions(asked: Any, run: Any, prefix: str) -> list[str]:
 FORMAT_VERSION = 1
 MOST_CONFIG = 1 << 20  # bytes of config.json
 
-FILES = ("symbols.json",)  # what may belong to a model besides config and weights
-
 NOTES = ("data", "training", "fingerprint", "data_dir")  # what a training run adds to its model's config.json
 
 
@@ -109,8 +107,8 @@ def read_config(directory: Path, *, files: bool = True) -> tuple[ModelConfig, di
     if not isinstance(kind, str) or kind not in DOMAINS:
         raise ValueError(f"{path}: this is a model of kind {kind!r}; known are {', '.join(DOMAINS)}")
     for name in known if files and isinstance(known, dict) else ():
-        if name not in FILES:
-            raise ValueError(f"{path}: {name!r} is no file of a model; known are {', '.join(FILES)}")
+        if name not in DOMAINS[kind].files:
+            raise ValueError(f"{path}: {name!r} is no file of a model of {kind}")
         if sha256(read_bytes(directory / name, MOST_JSON)).hexdigest() != known[name]:
             raise ValueError(f"{directory / name}: damaged: its checksum does not fit that of {path}")
     notes = {name: content.pop(name) for name in NOTES if name in content}

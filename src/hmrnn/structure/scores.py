@@ -42,14 +42,18 @@ class Gold:
     bounds: Ends  # those of them that bound words
 
 
-def score(found: Ends, gold: Gold) -> Score:
-    """The score of boundaries against known ones."""
+def score(found: Ends, gold: Gold, margin: int = 0) -> Score:
+    """The score of boundaries against known ones. One that is at most `margin` symbols from a known one is that."""
     if not len(found) == len(gold.ends) == len(gold.given):
         raise ValueError(f"there are {len(found)} symbols with boundaries and {len(gold.ends)} with known ones")
     scored = ~gold.given
     found, known = found & scored, gold.ends & scored
-    hits, n_found, n_gold = int((found & known).sum()), int(found.sum()), int(known.sum())
-    ours, theirs = tokens(found | gold.bounds), tokens(known | gold.bounds)
+    ours_at, known_at = matched(found, known, gold.bounds, margin)
+    hits, n_found, n_gold = len(ours_at), int(found.sum()), int(known.sum())
+    moved = found.copy()
+    moved[ours_at] = False
+    moved[known_at] = True
+    ours, theirs = tokens(moved | gold.bounds), tokens(known | gold.bounds)
     whole = len(np.intersect1d(ours, theirs, assume_unique=True))
     return Score(
         share(hits, n_found),
@@ -60,6 +64,27 @@ def score(found: Ends, gold: Gold) -> Score:
         *window_errors(found, known),
         share(n_found, int(scored.sum())),
     )
+
+
+def matched(found: Ends, known: Ends, bounds: Ends, margin: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """As many pairs as there can be of a place found and a known one that are at most `margin` apart, each in one pair.
+
+    What lies on the two sides of a bound, where a line ends, is no pair.
+    """
+    if margin == 0:
+        both = np.flatnonzero(found & known)
+        return both, both
+    apart = np.arange(len(found)) + (margin + 1) * (np.cumsum(bounds) - bounds)  # lines, with room between them
+    ours, theirs = np.flatnonzero(found), np.flatnonzero(known)
+    pairs = []
+    i = j = 0
+    while i < len(ours) and j < len(theirs):
+        distance = int(apart[ours[i]] - apart[theirs[j]])
+        if abs(distance) <= margin:
+            pairs.append((ours[i], theirs[j]))
+        i, j = i + (distance <= margin), j + (distance >= -margin)
+    places = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return places[:, 0], places[:, 1]
 
 
 def share(part: float, whole: float) -> float:
@@ -91,7 +116,7 @@ def window_errors(found: Ends, known: Ends) -> tuple[float, float]:
     return float(((ours > 0) != (theirs > 0)).mean()), float((ours != theirs).mean())
 
 
-def baselines(found: Ends, gold: Gold, seed: int = 0) -> dict[str, Score]:
+def baselines(found: Ends, gold: Gold, seed: int = 0, margin: int = 0) -> dict[str, Score]:
     """What is reached without looking: never, always, and as often as `found` at random places or every k-th symbol.
 
     k need not be a whole number: places are as even as they can be.
@@ -105,13 +130,13 @@ def baselines(found: Ends, gold: Gold, seed: int = 0) -> dict[str, Score]:
         return ends
 
     random = np.random.default_rng(seed)
-    draws = [score(at(random.choice(scored, count, replace=False)), gold) for _ in range(DRAWS)]
+    draws = [score(at(random.choice(scored, count, replace=False)), gold, margin) for _ in range(DRAWS)]
     evenly = scored[np.arange(1, count + 1) * len(scored) // max(1, count) - 1]
     return {
-        "never": score(np.zeros_like(found), gold),
-        "always": score(np.ones_like(found), gold),
+        "never": score(np.zeros_like(found), gold, margin),
+        "always": score(np.ones_like(found), gold, margin),
         "random": Score(*(float(np.mean([getattr(draw, f.name) for draw in draws])) for f in fields(Score))),
-        "every k-th": score(at(evenly), gold),
+        "every k-th": score(at(evenly), gold, margin),
     }
 
 
@@ -130,7 +155,7 @@ def _at(places: Sequence[int] | npt.NDArray[np.int64], length: int) -> Ends:
 
 
 def from_lines(lines: Sequence[Mapping[str, Ends]]) -> dict[str, Gold]:
-    """Lines of handwriting, for each where its strokes, letters, … end. Where a line ends, or begins, is given."""
+    """Lines, for each where its strokes, letters, … end. Where a line ends, or begins, is given."""
     known = {}
     for name in lines[0]:
         parts = [line[name] for line in lines]
@@ -145,11 +170,12 @@ def from_lines(lines: Sequence[Mapping[str, Ends]]) -> dict[str, Gold]:
     return known
 
 
-def scores_of(z: Ends, known: Mapping[str, Gold]) -> Scores:
+def scores_of(z: Ends, known: Mapping[str, Gold], margin: int = 0) -> Scores:
     """(T, layers) -> for each layer and each kind of known boundaries, the scores of what was found and of chance."""
     return {
         f"layer {l + 1}": {
-            name: {"found": score(z[:, l], own), **baselines(z[:, l], own)} for name, own in known.items()
+            name: {"found": score(z[:, l], own, margin), **baselines(z[:, l], own, margin=margin)}
+            for name, own in known.items()
         }
         for l in range(z.shape[1])
     }

@@ -10,13 +10,9 @@ from tyro.conf import arg
 
 from hmrnn.config import (
     LONGEST,
-    MOST_UNITS,
     OURS,
-    SMALLEST_SIGMA,
     DataConfig,
     Measure,
-    ModelConfig,
-    RunConfig,
     TrainingConfig,
     check_range,
     check_seed,
@@ -24,30 +20,23 @@ from hmrnn.config import (
     check_size,
     paper_training,
 )
+from hmrnn.domains.vectors.config import VectorModelConfig, VectorRunConfig
 
 MEASURE = Measure("nats", "nats a point (-log p: less is better)", 1.0, "points")
 STROKE_SETS = ("iam-ondb", "builtin")
 
 
 @dataclass(frozen=True)
-class StrokeModelConfig(ModelConfig):
+class StrokeModelConfig(VectorModelConfig):
     """The shape of a model of pen strokes."""
 
     hidden_sizes: tuple[int, ...] = (400, 400, 400)
     """Units of each layer, the lowest first."""
     output_size: int = 400
     """Size of the output embedding."""
-    components: int = 20
-    """Gaussians in the mixture that predicts the next point."""
-    smallest_sigma: float = SMALLEST_SIGMA
-    """Smallest standard deviation of a Gaussian, as a share of the data's own. Coordinates are whole numbers, so a
-    smaller one gives a larger likelihood; compare models with the same one only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_size("components", self.components, MOST_UNITS)
-        if not 1e-5 <= self.smallest_sigma < 1:
-            raise ValueError(f"smallest_sigma must be at least 1e-5, and less than 1; got {self.smallest_sigma}")
         if self.model == "hrnn" and len(self.hidden_sizes) != 2:
             raise ValueError(
                 "pen strokes give an hrnn boundaries for 2 layers: hidden_sizes must be two numbers; "
@@ -120,7 +109,7 @@ class StrokeDataConfig(DataConfig):
 
 
 @dataclass(frozen=True)
-class StrokeRunConfig(RunConfig):
+class StrokeRunConfig(VectorRunConfig):
     """All that decides what comes of a training run on pen strokes."""
 
     kind: ClassVar[str] = "strokes"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
-from string import Template
 
 import numpy as np
 import numpy.typing as npt
@@ -139,39 +137,8 @@ def number(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
-def strokes_page(title: str, drawings: Sequence[tuple[str, str]]) -> str:
-    """One self-contained HTML page with drawings, each a caption and an SVG. It asks the network for nothing."""
-    figures = (
-        f"<figure>\n<figcaption>{escape(caption)}</figcaption>\n{drawing}</figure>\n" for caption, drawing in drawings
-    )
-    dark = " ".join(f".c{i} {{ stroke: {colour} }}" for i, colour in enumerate(DARK_COLOURS))
-    return PAGE.substitute(title=escape(title), dark=dark, figures="".join(figures))
-
-
-PAGE = Template("""\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>$title</title>
-<style>
-:root { color-scheme: light dark; --paper: #fff; --ink: #1a1a1a; --soft: #666; --line: #ccc; }
-body { margin: 0 auto; max-width: 70rem; padding: .6rem 1rem; background: var(--paper); color: var(--ink);
-  font: 15px/1.4 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.1rem; margin: 0 0 .2rem; }
-figure { margin: 1rem 0 0; padding-top: .6rem; border-top: 1px solid var(--line); }
-figcaption { color: var(--soft); font-size: .85rem; white-space: pre-wrap; }
-.handwriting { display: block; width: 100%; height: auto; stroke: currentColor; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #16181c; --ink: #e8e8e8; --soft: #a0a4aa; --line: #3a3e45; }
-  $dark
-}
-</style>
-</head>
-<body>
-<h1>$title</h1>
-$figures</body>
-</html>
-""")
+DARK = " ".join(f".c{i} {{ stroke: {colour} }}" for i, colour in enumerate(DARK_COLOURS))
+STYLE = f"""\
+.handwriting {{ display: block; width: 100%; height: auto; stroke: currentColor; }}
+@media (prefers-color-scheme: dark) {{ {DARK} }}
+"""

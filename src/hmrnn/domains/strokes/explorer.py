@@ -14,10 +14,10 @@ from torch import Tensor
 
 from hmrnn.domains.strokes.data.points import LARGEST, Points, to_json
 from hmrnn.domains.strokes.drawing import coloured_svg
-from hmrnn.domains.strokes.generation import START, write_on
 from hmrnn.domains.strokes.hand import LETTER, Hand
 from hmrnn.domains.strokes.model import StrokeModel
-from hmrnn.domains.strokes.reading import read_on
+from hmrnn.domains.vectors.generation import write_on
+from hmrnn.domains.vectors.reading import read_on
 from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.requests import (
     MOST_NEW,
@@ -88,7 +88,7 @@ class StrokeRun(Run[StrokeModel]):
             raise Refused(f"there is no room for more: a drawing has at most {MOST_POINTS:,} points")
         model = self.asked_model(request)
         fresh = len(points) == 0
-        points, place = START if fresh else points, Place.start(model)
+        points, place = model.start if fresh else points, Place.start(model)
         for read in self.read_all(model, torch.from_numpy(points)):
             place = read.after
             yield shown(read.steps, self.hand.pixels(points, at)) if fresh else None

@@ -12,6 +12,7 @@ from tyro.conf import arg
 from hmrnn.cli import flags
 from hmrnn.config import UsageError, check_size
 from hmrnn.domains.strokes.config import StrokeRunConfig
+from hmrnn.domains.vectors import flags as vectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +44,11 @@ class Evaluate(flags.OfData):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generate(flags.Generate):
+class Generate(vectors.Generate):
     """Let a run write by hand: as a drawing or, without --out, as JSON lines."""
 
-    prime: Path | None = None
-    """Go on with the first line of this file of JSON lines."""
     max_new: int = 650
     """How many points of each line to make."""
-    bias: float = 0.0
-    """0 writes as was read; the larger, the neater (Graves, 2013). 1 is a start."""
     lines: int = 1
     """How many lines to write."""
     seed: int | None = None
@@ -64,8 +61,6 @@ class Generate(flags.Generate):
     def check(self) -> None:
         super().check()
         check_size("--lines", self.lines)
-        if not 0 <= self.bias < float("inf"):
-            raise UsageError(f"--bias must not be negative, and finite; got {self.bias}")
         if self.out is not None and self.out.suffix not in (".svg", ".png"):
             raise UsageError(f"--out must end in .svg or .png; got {self.out}")
         if self.animated and (self.out is None or self.out.suffix != ".svg"):

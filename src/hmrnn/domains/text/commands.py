@@ -36,7 +36,7 @@ from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.domains.text.data.planted import planted
 from hmrnn.domains.text.data.store import TextData
 from hmrnn.domains.text.data.symbols import Symbols, numbered, texts
-from hmrnn.domains.text.evaluation import check_length, show_bar
+from hmrnn.domains.text.evaluation import check_length
 from hmrnn.domains.text.generation import Sampling
 from hmrnn.domains.text.known import at_separators, from_planted, from_words
 from hmrnn.domains.text.marks import with_mark
@@ -46,6 +46,7 @@ from hmrnn.domains.text.reading import PIECE
 from hmrnn.domains.text.structure import follow, segment_numbers
 from hmrnn.domains.text.written import write_json, write_marked
 from hmrnn.printable import for_stream, printable
+from hmrnn.show.progress import show_bar
 from hmrnn.storage.config_json import read_config
 from hmrnn.structure.scores import scores_of
 from hmrnn.structure.written import Counted

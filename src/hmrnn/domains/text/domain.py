@@ -34,6 +34,7 @@ class Text(Domain):
     run_config = TextRunConfig
     presets = PRESETS
     measure = MEASURE
+    files = ("symbols.json",)
     in_explorer = IN_EXPLORER
 
     def preset_for(self, data: str | None) -> str:

@@ -1,9 +1,8 @@
-"""How well a model predicts: a text, or lines of handwriting."""
+"""How well a model predicts a text."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -17,6 +16,7 @@ from hmrnn.config import check_size
 from hmrnn.domains.text.data.streams import Streams
 from hmrnn.domains.text.data.symbols import Numbers
 from hmrnn.dropout import evaluating
+from hmrnn.show.progress import show_bar
 
 if TYPE_CHECKING:
     from hmrnn.domains.text.model import TextModel
@@ -117,7 +117,3 @@ def check_length(numbers: Numbers) -> None:
 def progress(symbols: int, show: bool) -> tqdm[NoReturn]:
     """A bar of so many symbols, if it is wanted and there is a terminal."""
     return tqdm(total=symbols, unit="sym", unit_scale=True, leave=False, disable=not show_bar(show))
-
-
-def show_bar(wanted: bool) -> bool:
-    return wanted and sys.stderr.isatty()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ import numpy.typing as npt
 from hmrnn.config import SettingError
 from hmrnn.domains.strokes.config import STROKE_SETS, StrokeDataConfig
 from hmrnn.domains.strokes.data import iam
-from hmrnn.domains.strokes.data.points import Points, read_json_lines
+from hmrnn.domains.strokes.data.points import read_json_lines
 from hmrnn.domains.strokes.data.writing import write
 from hmrnn.domains.text.data.corpora import data_directory
-from hmrnn.domains.text.data.store import SPLITS
+from hmrnn.domains.vectors.data import NAMED, LineData, Lines, joined, shuffled
 from hmrnn.storage.cache import check_unchanged, content_of, made_once, own_cache_directory, stamp
 from hmrnn.storage.files import (
     check_regular,
@@ -33,48 +33,14 @@ from hmrnn.storage.files import (
 
 FORMAT_VERSION = 1
 SHORTEST = {"iam-ondb": 300}  # points: the paper leaves out what is shorter
-NAMED = 20  # damaged files that are named: those beyond are only counted
 
 
 @dataclass(frozen=True)
-class Lines:
-    """Lines of handwriting, all their points in one array."""
+class StrokeData(LineData):
+    """Handwriting in three parts."""
 
-    names: Sequence[str]  # of each line
-    points: Points  # (N, 3) of all lines, one after the other; may lie on disk
-    ends: npt.NDArray[np.int64]  # (lines + 1,): 0, and one past the last point of each line
-    damaged: Sequence[str]  # files that could not be read, and why
-    fingerprint: str  # the same for the same names and points
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        return np.diff(self.ends)
-
-    def line(self, number: int) -> Points:
-        """(T, 3)"""
-        return self.points[self.ends[number] : self.ends[number + 1]]
-
-
-@dataclass(frozen=True)
-class StrokeData:
-    """Lines in three parts."""
-
-    lines: Lines
-    splits: Mapping[str, npt.NDArray[np.int64]]  # train, valid, test: numbers of their lines
     short: int  # lines that were left out since they have too few points
     unlisted: int  # lines that were left out since they are in no list
-
-    @property
-    def fingerprint(self) -> str:
-        return self.lines.fingerprint
-
-    def numbers(self, split: str) -> npt.NDArray[np.int64]:
-        """Of the lines of train, valid, test, or all."""
-        return np.sort(np.concatenate([*self.splits.values()])) if split == "all" else self.splits[split]
-
-    def split(self, name: str) -> list[Points]:
-        """The lines of train, valid, test, or all."""
-        return [self.lines.line(number) for number in self.numbers(name)]
 
     def told(self) -> str:
         """What was read, and what was not."""
@@ -128,38 +94,7 @@ def lines_of_file(path: Path) -> Lines:
     return lines
 
 
-def joined(lines: Iterable[tuple[str, Points | str]]) -> Lines:
-    """Lines by name; in place of the points of a damaged one, what is wrong with it."""
-    names: list[str] = []
-    points: list[Points] = [np.zeros((0, 3), dtype=np.float32)]
-    damaged: list[str] = []
-    for name, line in lines:
-        if isinstance(line, str):
-            damaged.append(line)
-        else:
-            names.append(name)
-            points.append(line)
-    ends = np.cumsum([len(part) for part in points])
-    everything = np.concatenate(points)
-    digest = hashlib.sha256(json.dumps([names, ends.tolist()]).encode())
-    digest.update(everything.tobytes())
-    return Lines(names, everything, ends, damaged, digest.hexdigest())
-
-
 # How lines are divided
-
-
-def shuffled(names: Sequence[str], usable: npt.NDArray[np.bool_], seed: int) -> dict[str, npt.NDArray[np.int64]]:
-    """90 % to train on, 5 % for validation, 5 % for the test: 10,465, 581 and 582 of IAM-OnDB's lines.
-
-    Lines are ordered by a hash of their names: the same on every machine and with every version of a library.
-    """
-    order = sorted(np.flatnonzero(usable), key=lambda i: hashlib.sha256(f"{seed}/{names[i]}".encode()).digest())
-    train, valid = int(0.9 * len(order)), int(0.05 * len(order))
-    if len(order) < 20:  # too few for shares: one each
-        train, valid = max(0, len(order) - 2), min(1, max(0, len(order) - 1))
-    parts = (order[:train], order[train : train + valid], order[train + valid :])
-    return {name: np.sort(np.array(own, dtype=np.int64)) for name, own in zip(SPLITS, parts, strict=True)}
 
 
 def by_list(

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from hmrnn.config import located_error
+from hmrnn.config import SPLITS, located_error
 from hmrnn.domains.text.config import OnUnknown
 from hmrnn.domains.text.data.symbols import (
     CODE_POINTS,
@@ -42,7 +42,6 @@ from hmrnn.storage.files import (
 
 FORMAT_VERSION = 1
 CHUNK = 1 << 20
-SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)

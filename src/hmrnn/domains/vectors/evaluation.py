@@ -1,22 +1,21 @@
-"""How well a model predicts lines of handwriting."""
+"""How well a model predicts lines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
-from hmrnn.domains.strokes.data.points import Points
-from hmrnn.domains.text.evaluation import show_bar
 from hmrnn.dropout import evaluating
-from hmrnn.training.batches import cut, windows
+from hmrnn.show.progress import show_bar
+from hmrnn.training.batches import Line, cut, windows
 
 if TYPE_CHECKING:
-    from hmrnn.domains.strokes.model import StrokeModel
+    from hmrnn.domains.vectors.model import VectorModel
 
 LINES_AT_ONCE, POINTS_AT_ONCE = 32, 256  # in one call, side by side: enough to be quick, and little memory
 
@@ -26,13 +25,13 @@ class LineScores(NamedTuple):
     rates: tuple[float, ...]  # how often each detector fired
 
 
-def log_likelihoods(model: StrokeModel, lines: Sequence[Points], show: bool = False) -> npt.NDArray[np.float64]:
+def log_likelihoods(model: VectorModel[Any], lines: Sequence[Line], show: bool = False) -> npt.NDArray[np.float64]:
     """(lines,): the log-likelihood in nats of each line, see `score_lines`."""
     return score_lines(model, lines, show).nats
 
 
 @torch.no_grad()
-def score_lines(model: StrokeModel, lines: Sequence[Points], show: bool = False) -> LineScores:
+def score_lines(model: VectorModel[Any], lines: Sequence[Line], show: bool = False) -> LineScores:
     """The log-likelihood in nats of each line from its second point on, in normalised coordinates.
 
     Lines of about the same length are read side by side, in constant memory. Which ones changes nothing, but for

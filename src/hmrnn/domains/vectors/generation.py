@@ -1,30 +1,28 @@
-"""Handwriting from a model, point by point."""
+"""Lines from a model, vector by vector."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from hmrnn.domains.strokes.data.points import Points
-from hmrnn.domains.strokes.reading import read_on
+from hmrnn.domains.vectors.reading import read_on
 from hmrnn.structure.reading import Place, Read
+from hmrnn.training.batches import Line
 
 if TYPE_CHECKING:
-    from hmrnn.domains.strokes.model import StrokeModel
-
-START = np.zeros((1, 3), dtype=np.float32)  # every line begins with the pen on the paper, nowhere in particular
+    from hmrnn.domains.vectors.model import VectorModel
 
 
 @dataclass(frozen=True)
 class GeneratedPoint:
     """A point that was read or made."""
 
-    point: tuple[float, float, float]  # dx, dy, pen, in the data's own units
+    point: tuple[float, ...]  # in the data's own units
     z: tuple[bool, ...]  # for each detector, whether it saw a segment end here
     new: bool  # made, and not of what was given
 
@@ -38,9 +36,9 @@ def check_generation(max_new: int, bias: float) -> None:
 
 @torch.no_grad()
 def generate_points(
-    model: StrokeModel, prime: Points | None, max_new: int, bias: float, seed: int | None
+    model: VectorModel[Any], prime: Line | None, max_new: int, bias: float, seed: int | None
 ) -> Iterator[GeneratedPoint]:
-    """The points of `prime`, and then new ones as they are made; without `prime`, a new line from its first point."""
+    """The points of `prime`, and then new ones as they are made; without `prime`, a new line from its start."""
     check_generation(max_new, bias)
     if prime is not None and len(prime) == 0:
         raise ValueError("there is no point to go on from")
@@ -48,7 +46,7 @@ def generate_points(
     _ = generator.seed() if seed is None else generator.manual_seed(seed)
     read = read_on(
         model,
-        torch.from_numpy(START if prime is None else np.array(prime, dtype=np.float32)),
+        torch.from_numpy(model.start if prime is None else np.array(prime, dtype=np.float32)),
         Place.start(model),
         generator,
     )
@@ -57,7 +55,9 @@ def generate_points(
         yield from points_of(made, new=True)
 
 
-def write_on(model: StrokeModel, place: Place, bias: float, generator: torch.Generator | None = None) -> Iterator[Read]:
+def write_on(
+    model: VectorModel[Any], place: Place, bias: float, generator: torch.Generator | None = None
+) -> Iterator[Read]:
     """Draws point after point, without end: each is read before the next is drawn."""
     while True:
         expected = place.expected[0, 0].to("cpu")
@@ -71,5 +71,5 @@ def write_on(model: StrokeModel, place: Place, bias: float, generator: torch.Gen
 
 
 def points_of(read: Read, new: bool) -> Iterator[GeneratedPoint]:
-    for (dx, dy, pen), z in zip(read.inputs.tolist(), read.z.tolist(), strict=True):
-        yield GeneratedPoint((dx, dy, pen), tuple(z), new)
+    for point, z in zip(read.inputs.tolist(), read.z.tolist(), strict=True):
+        yield GeneratedPoint(tuple(point), tuple(z), new)

@@ -1,9 +1,9 @@
-"""A model of pen strokes that reads on."""
+"""A model of vectors that reads on."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,12 +12,12 @@ from hmrnn.dropout import evaluating
 from hmrnn.structure.reading import Place, Read
 
 if TYPE_CHECKING:
-    from hmrnn.domains.strokes.model import StrokeModel
+    from hmrnn.domains.vectors.model import VectorModel
 
 
 @torch.no_grad()
-def read_on(model: StrokeModel, points: Tensor, before: Place, generator: torch.Generator | None = None) -> Read:
-    """(T, 3) float32. `generator` is for sampled boundaries. What is expected next is a density, (1, 1)."""
+def read_on(model: VectorModel[Any], points: Tensor, before: Place, generator: torch.Generator | None = None) -> Read:
+    """(T, D) float32. `generator` is for sampled boundaries. What is expected next is a density, (1, 1)."""
     device = model.mean.device
     x = points.unsqueeze(1).to(device)
     with evaluating(model):

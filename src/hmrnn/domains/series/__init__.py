@@ -1,0 +1,1 @@
+"""Series: multivariate numbers, step by step."""

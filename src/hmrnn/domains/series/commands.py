@@ -1,0 +1,205 @@
+"""What the commands tell of runs on series."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hmrnn.cli.common import (
+    draw_training,
+    load_model,
+    matplotlib_figures,
+    one_file,
+    print_json,
+    save_figures,
+    write_figure,
+)
+from hmrnn.config import UsageError
+from hmrnn.domains.series import flags
+from hmrnn.domains.series.config import SeriesDataConfig
+from hmrnn.domains.series.data.sequences import (
+    Known,
+    SeriesData,
+    SeriesLines,
+    Values,
+    lines_of,
+    load_series,
+)
+from hmrnn.domains.series.drawing import STYLE, series_svg
+from hmrnn.domains.series.model import SeriesModel
+from hmrnn.domains.vectors.commands import (
+    MOST_ON_PAGE,
+    Chosen,
+    Source,
+    Words,
+    generated,
+    tell_boundaries,
+    tell_likelihood,
+    told_segments,
+    write_json,
+)
+from hmrnn.domains.vectors.data import LineData
+from hmrnn.domains.vectors.structure import LineSegmentation
+from hmrnn.printable import for_stream, printable
+from hmrnn.show.drawings import drawings_page
+from hmrnn.storage.files import write_atomically
+
+FIGURES = ("training", "segments")
+FIGURES_MODULE = "hmrnn.domains.series.figures"
+SHOWN = 200  # steps of a figure
+WORDS = Words("sequence", "step")
+
+
+def to_read(model: SeriesModel, asked: flags.OfSeries | flags.Figure, **which: Any) -> Chosen[SeriesDataConfig]:
+    """The sequences that a command names, with the columns of the model."""
+
+    def other(config: SeriesDataConfig, data: str) -> SeriesDataConfig:
+        ends = getattr(asked, "ends", None)
+        return replace(config, data=data, ends=ends or config.ends)
+
+    def load(config: SeriesDataConfig, data_dir: Path | None) -> SeriesData:
+        loaded = load_series(config, data_dir)
+        if loaded.lines.columns != model.columns:
+            raise ValueError(
+                f"{config.data} has the columns {', '.join(loaded.lines.columns)}, and the model knows "
+                f"{', '.join(model.columns)}"
+            )
+        return loaded
+
+    return Source(SeriesDataConfig, other, load, partial(undivided, model)).lines(data_dir=asked.data_dir, **which)
+
+
+def undivided(model: SeriesModel, config: SeriesDataConfig) -> SeriesLines:
+    """All of a file, in the columns that the model knows."""
+    return lines_of(replace(config, columns=model.columns))
+
+
+def known_in(read: Chosen[SeriesDataConfig]) -> list[Known]:
+    """The ends that are known in each sequence."""
+    lines = read.data.lines if isinstance(read.data, LineData) else read.data
+    assert isinstance(lines, SeriesLines)
+    return [lines.known_of(number) for number in read.numbers]
+
+
+def evaluate(asked: flags.Evaluate) -> None:
+    """Tells the average log-likelihood of a sequence, and of a step."""
+    model = load_model(SeriesModel, asked.run, asked.reading)
+    read = to_read(model, asked, directory=asked.run, data=asked.data, split=asked.split)
+    tell_likelihood(asked, model, read, WORDS)
+
+
+def generate(asked: flags.Generate) -> None:
+    """Lets a model make a sequence: as CSV, or as a picture."""
+    out = asked.out
+    drawing = matplotlib_figures(FIGURES_MODULE) if out is not None and out.suffix != ".csv" else None
+    model = load_model(SeriesModel, asked.run, asked.reading)
+    given = None if asked.prime is None else undivided(model, SeriesDataConfig(str(asked.prime))).line(0)
+    [made] = generated(model, given, 1, asked.max_new, asked.bias, asked.seed)
+    if given is None:
+        made = made[1:]  # the step of which all is missing
+    values = np.array([step.point for step in made], dtype=np.float32).reshape(-1, len(model.columns))
+    z = np.array([step.z for step in made], dtype=bool).reshape(len(made), -1)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if drawing is None:
+            write_atomically(out, as_csv(model.columns, values))
+        else:
+            write_figure(drawing.series_figure(model.columns, values, z, 0 if given is None else len(given)), out)
+    if asked.json:
+        boundaries = z.astype(int).tolist()
+        steps = {"columns": model.columns, "steps": values.tolist(), "boundaries": boundaries}
+        print_json({"primed": 0 if given is None else len(given), **steps, "out": out})
+    elif out is not None:
+        print(for_stream(str(out)))
+    else:
+        sys.stdout.write(as_csv(model.columns, values))
+
+
+def as_csv(columns: Sequence[str], values: Values) -> str:
+    """With a header; a missing number is an empty field."""
+    written = io.StringIO()
+    rows = csv.writer(written, lineterminator="\n")
+    rows.writerow(columns)
+    rows.writerows([["" if np.isnan(value) else f"{value:.7g}" for value in step] for step in values.tolist()])
+    return written.getvalue()
+
+
+def segment(asked: flags.Segment) -> None:
+    """Prints the segments of each sequence of a file."""
+    model = load_model(SeriesModel, asked.run, asked.reading)
+    lines = undivided(model, SeriesDataConfig(asked.file))
+    if asked.format != "text" and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: these are files
+    found = segmented(model, lines, asked.vectors)
+    if asked.format == "json":
+        write_json((({"name": name}, line) for name, line in found), WORDS)
+    elif asked.format == "html":
+        title = printable(f"{Path(asked.file).name}, read by {asked.run.name}")
+        if len(lines.points) > MOST_ON_PAGE:
+            raise ValueError(f"a page shows at most {MOST_ON_PAGE:,} steps, and these sequences have more")
+        drawings = [(printable(name), series_svg(model.columns, line)) for name, line in found]
+        print(drawings_page(title, drawings, STYLE))
+    elif asked.format == "csv":
+        rows = csv.writer(sys.stdout, lineterminator="\n")
+        rows.writerow(["sequence", "layer", "start", "end", "closed"])
+        for name, line in found:
+            for own in line.layers:
+                rows.writerows([[name, s.layer, s.start, s.end, int(s.closed)] for s in own])
+    else:
+        for name, line in found:
+            print(f"{printable(name)}: steps: {len(line.points)}; {told_segments(line)}")
+
+
+def segmented(model: SeriesModel, lines: SeriesLines, vectors: bool = False) -> Iterator[tuple[str, LineSegmentation]]:
+    for number, name in enumerate(lines.names):
+        yield name, model.segment(lines.line(number), vectors=vectors)
+
+
+def score(asked: flags.Score) -> None:
+    """Tells how well the boundaries of each layer fit the known ends."""
+    model = load_model(SeriesModel, asked.run, asked.reading)
+    read = to_read(model, asked, directory=asked.run, data=asked.data, split=asked.split)
+    known = known_in(read)
+    if not known[0]:
+        raise ValueError(
+            f"{read.config.data}: it is not known where segments end: a column may tell it (ends), 1 where one does"
+        )
+    tell_boundaries(asked, model, read, known, WORDS, asked.margin)
+
+
+def figure(asked: flags.Figure) -> None:
+    """Draws a sequence of the validation part as a run sees it, and how runs were trained."""
+    drawing = matplotlib_figures(FIGURES_MODULE)
+    kinds = FIGURES if asked.kind == "all" else (asked.kind,)
+    as_file = one_file(asked.out, kinds)
+    made = {}
+    if "training" in kinds:
+        made["training"] = draw_training(asked.runs)
+    if "segments" in kinds:
+        model = load_model(SeriesModel, asked.runs[0], asked.reading)
+        read = to_read(model, asked, directory=asked.runs[0], data=None, split="valid")
+        if not 1 <= asked.sequence <= len(read.lines):
+            raise UsageError(f"--sequence must lie between 1 and {len(read.lines)}, those to validate")
+        values = read.lines[asked.sequence - 1]
+        shown = slice(*(asked.steps or (0, SHOWN)))
+        if shown.start >= len(values):
+            raise UsageError(f"--steps must begin below {len(values)}, the number of steps of the sequence")
+        steps = model.segment(values).steps
+        known = {name: ends[shown] for name, ends in known_in(read)[asked.sequence - 1].items()}
+        made["segments"] = drawing.series_figure(
+            model.columns,
+            values[shown],
+            steps.z.numpy()[shown],
+            first=shown.start,
+            surprisal=steps.surprisal.numpy()[shown],
+            known=known,
+        )
+    save_figures(made, asked.out, as_file)

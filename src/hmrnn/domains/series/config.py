@@ -1,0 +1,143 @@
+"""What can be set of a run on series, and settings by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from tyro.conf import arg
+
+from hmrnn.config import (
+    MOST_LAYERS,
+    DataConfig,
+    Measure,
+    TrainingConfig,
+    check_range,
+    check_seed,
+    check_share,
+    check_size,
+)
+from hmrnn.domains.vectors.config import VectorModelConfig, VectorRunConfig
+
+MEASURE = Measure("nats", "nats a step (-log p: less is better)", 1.0, "steps")
+SERIES_SETS = ("builtin",)
+MOST_COLUMNS = 10_000
+
+
+@dataclass(frozen=True)
+class SeriesModelConfig(VectorModelConfig):
+    """The shape of a model of series."""
+
+    embedding_size: int = 64
+    """Size of the input embedding."""
+    hidden_sizes: tuple[int, ...] = (128, 128, 128)
+    """Units of each layer, the lowest first."""
+    output_size: int = 128
+    """Size of the output embedding."""
+    components: int = 10
+    """Gaussians in the mixture that predicts what comes next."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model == "hrnn":
+            raise ValueError("an hrnn must be given boundaries, and a series has none to give")
+
+
+@dataclass(frozen=True)
+class PlantedSeriesConfig:
+    """The built-in series: motifs that repeat, joined without a jump; which ones are drawn depends on the regime."""
+
+    sequences: int = 200
+    """Sequences to make."""
+    steps: int = 400
+    """Steps of each."""
+    columns: int = 3
+    """Numbers in each step."""
+    motifs: int = 8
+    """Motifs: short curves, each with its own length. Every one begins and ends at 0."""
+    length: tuple[int, int] = (8, 16)
+    """Steps of the shortest and of the longest motif."""
+    regimes: int = 4
+    """Regimes. Each has some of the motifs, and draws from them at random."""
+    motifs_of_regime: int = 3
+    """Motifs of each regime."""
+    stay: tuple[int, int] = (4, 8)
+    """Motifs until another regime begins: the fewest and the most."""
+    noise: float = 0.05
+    """Standard deviation of the noise on each number, as a share of a motif's."""
+    missing: float = 0.0
+    """Share of the numbers that are missing."""
+    seed: int = 0
+    """The same seed makes the same series."""
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        check_size("sequences", self.sequences, 10**6)
+        check_size("columns", self.columns, MOST_COLUMNS)
+        check_size("motifs", self.motifs, 1000)
+        check_size("regimes", self.regimes, 1000)
+        check_size("motifs_of_regime", self.motifs_of_regime, self.motifs)
+        check_range("length", self.length, most=1000)
+        check_range("stay", self.stay, most=1000)
+        check_share("missing", self.missing)
+        if not 2 <= self.steps <= 10**6:
+            raise ValueError(f"steps must be between 2 and 1,000,000; got {self.steps}")
+        if self.length[0] < 3:
+            raise ValueError(f"a motif must have 3 steps; got length {self.length}")
+        if not 0 <= self.noise <= 100:
+            raise ValueError(f"noise must not be negative, and at most 100; got {self.noise}")
+
+
+@dataclass(frozen=True)
+class SeriesDataConfig(DataConfig):
+    """The series to learn from."""
+
+    sets = SERIES_SETS
+    data: str = "builtin"
+    """builtin, a file (.csv with a header, .npy, .npz), or a folder of such files, each a sequence."""
+    columns: tuple[str, ...] | None = None
+    """The columns to read. By default all that are numbers, but for the time or a date, which is left out."""
+    ends: str | None = None
+    """A column that is not read: it is 1 where a segment ends, and else 0. For hmrnn score."""
+    piece: int = 1000
+    """In training, sequences that are longer than so many steps are cut into pieces, which are read side by side."""
+    division_seed: int = 0
+    """Of the shuffle that chooses which sequences to train on, to validate and to test: 90, 5 and 5 %. Of fewer than 20
+    sequences, the first 90 % of each are to train on, the next 5 % to validate and the last 5 % to test."""
+    planted: PlantedSeriesConfig = field(default_factory=PlantedSeriesConfig)
+
+    def __post_init__(self) -> None:
+        if self.piece < 2:
+            raise ValueError(f"piece must be at least 2, a step and the next to predict; got {self.piece}")
+        if self.columns is not None:
+            check_size("the number of columns", len(self.columns), MOST_LAYERS)
+            if len(set(self.columns)) < len(self.columns):
+                raise ValueError(f"columns must be different; got {', '.join(self.columns)}")
+            if self.ends in self.columns:
+                raise ValueError(f"{self.ends} tells where segments end: it can't be one of the columns to read")
+
+
+def training() -> TrainingConfig:
+    return TrainingConfig(
+        batch_size=32,
+        learning_rate=0.004,
+        target_rate=0.08,
+        uncertainty_weight=0.1,
+        epochs=30,
+        patience=1000,
+        cooldown=0.5,
+    )
+
+
+@dataclass(frozen=True)
+class SeriesRunConfig(VectorRunConfig):
+    """All that decides what comes of a training run on series."""
+
+    kind: ClassVar[str] = "series"
+    data: Annotated[SeriesDataConfig, arg(name="")] = field(default_factory=SeriesDataConfig)
+    model: Annotated[SeriesModelConfig, arg(name="")] = field(default_factory=SeriesModelConfig)
+    training: Annotated[TrainingConfig, arg(name="")] = field(default_factory=training)
+
+
+PRESETS: Mapping[str, SeriesRunConfig] = {"small": SeriesRunConfig()}

@@ -1,0 +1,1 @@
+"""Series to learn from: files, and a built-in one."""

@@ -1,0 +1,175 @@
+"""Series by name, or from anyone's files, as one array of steps in three parts."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hmrnn.config import SPLITS, SettingError
+from hmrnn.domains.series.config import SERIES_SETS, SeriesDataConfig
+from hmrnn.domains.series.data.files import (
+    LARGEST,
+    TIMES,
+    NotNumbers,
+    Table,
+    read_csv,
+    read_tables,
+)
+from hmrnn.domains.series.data.planted import plant
+from hmrnn.domains.vectors.data import (
+    LineData,
+    Lines,
+    joined,
+    shuffled,
+)
+
+Values: TypeAlias = npt.NDArray[np.float32]
+"""(T, D): the numbers of each step, NaN where one is missing."""
+Known: TypeAlias = Mapping[str, npt.NDArray[np.bool_]]
+"""(T,) each: whether a motif, a regime, … ends with this step."""
+
+FEWEST = 20  # sequences that are divided as they are; of fewer, each is cut
+SHORTEST = 40  # steps of a sequence that is cut: 36, 2 and 2
+
+
+@dataclass(frozen=True)
+class SeriesLines(Lines):
+    """Sequences. The array of points holds their steps."""
+
+    columns: tuple[str, ...]
+    left_out: tuple[str, ...]  # columns
+    known: Known  # of all steps
+
+    def known_of(self, number: int) -> Known:
+        """The ends that are known in one sequence."""
+        own = slice(self.ends[number], self.ends[number + 1])
+        return {name: ends[own] for name, ends in self.known.items()}
+
+
+@dataclass(frozen=True)
+class SeriesData(LineData):
+    """Sequences in three parts."""
+
+    lines: SeriesLines
+
+    def told(self) -> str:
+        parts = ", ".join(f"{len(own):,} {name}" for name, own in self.splits.items())
+        lines = self.lines
+        left_out = f"; left out: {', '.join(lines.left_out)}, no measurement" if lines.left_out else ""
+        missing = int(np.isnan(lines.points).sum())
+        gaps = f"; {missing:,} of {lines.points.size:,} values are missing" if missing else ""
+        return f"{parts} sequences of {', '.join(lines.columns)}{left_out}{gaps}"
+
+
+def load_series(config: SeriesDataConfig, data_dir: Path | None = None) -> SeriesData:
+    """The series that `config.data` names."""
+    lines = lines_of(config)
+    if len(lines.names) < FEWEST:
+        return divided(lines, config.data)
+    usable = lines.lengths >= 2
+    splits = shuffled(lines.names, usable, config.division_seed)
+    if not all(len(own) for own in splits.values()):
+        raise ValueError(f"{config.data}: too few sequences have a second step to predict: {usable.sum()}")
+    return SeriesData(lines, splits)
+
+
+def lines_of(config: SeriesDataConfig) -> SeriesLines:
+    """All sequences, undivided."""
+    if config.data != "builtin":
+        return picked(tables_of(config), config)
+    made = plant(config.planted)
+    lines = joined((f"sequence {i + 1}", one.values) for i, one in enumerate(made))
+    known = {name: np.concatenate([getattr(one, f"{name}s") for one in made]) for name in ("motif", "regime")}
+    columns = tuple(f"x{d + 1}" for d in range(config.planted.columns))
+    return SeriesLines(**vars(lines), columns=columns, left_out=(), known=known)
+
+
+def tables_of(config: SeriesDataConfig) -> Iterable[Table]:
+    path = Path(config.data)
+    if config.data == "-":
+        return [read_csv(io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline=""), "-", "standard input")]
+    if not path.exists():
+        raise ValueError(
+            f"{path}: there is no such file or folder, and it is not one of the sets known by name: "
+            f"{', '.join(SERIES_SETS)}"
+        )
+    return read_tables(path)
+
+
+def picked(tables: Iterable[Table], config: SeriesDataConfig) -> SeriesLines:
+    """The columns that are asked for, of every table."""
+    left_out: tuple[str, ...] = ()
+    columns, parts, ends = config.columns, [], []
+    for table in tables:
+        if columns is None:
+            columns, left_out = measurements(table, config)
+        steps = np.stack([numbers_of(table, column, config) for column in columns], axis=1)
+        parts.append((table.name, steps.astype(np.float32)))
+        if config.ends is not None:
+            ends.append(numbers_of(table, config.ends, config) > 0.5)
+    if columns is None:
+        raise ValueError(f"{config.data}: there is no sequence in it")
+    known = {"segment": np.concatenate(ends)} if ends else {}
+    return SeriesLines(**vars(joined(parts)), columns=columns, left_out=left_out, known=known)
+
+
+def measurements(table: Table, config: SeriesDataConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The columns to read if none are named, and those that are left out."""
+    own = {name: values for name, values in table.columns.items() if name != config.ends}
+    times = [
+        name
+        for name, values in own.items()
+        if name.lower() in TIMES or not name or (isinstance(values, NotNumbers) and values.is_date)
+    ]
+    columns = tuple(name for name in own if name not in times)
+    if not columns:
+        raise ValueError(f"{config.data}: {table.name} has no column to read")
+    return columns, tuple(name or "(no name)" for name in times)
+
+
+def numbers_of(table: Table, column: str, config: SeriesDataConfig) -> npt.NDArray[np.float64]:
+    values = table.columns.get(column)
+    if values is None:
+        raise ValueError(
+            f"{config.data}: {table.name} has no column {column!r}; it has {', '.join(table.columns)[:200]}"
+        )
+    if isinstance(values, NotNumbers):
+        raise SettingError(
+            "{data}: {name}: row {row} of column {column!r} is no number: {value!r}. {0} names the columns to read",
+            "columns",
+            data=config.data,
+            name=table.name,
+            row=values.row,
+            column=column,
+            value=values.value[:40],
+        )
+    if np.nanmax(np.abs(values), initial=0.0) > LARGEST:
+        raise ValueError(f"{config.data}: {table.name}: column {column!r} has a number beyond {LARGEST:g}")
+    return values
+
+
+def divided(lines: SeriesLines, data: str) -> SeriesData:
+    """The first 90 % of each sequence to train on, the next 5 % for validation, the last 5 % for the test."""
+    long = [i for i, length in enumerate(lines.lengths) if length >= SHORTEST]
+    if not long:
+        raise ValueError(f"{data}: too short: of fewer than {FEWEST} sequences, one must have {SHORTEST} steps")
+    parts: list[tuple[str, Values]] = []
+    pieces: list[slice] = []
+    splits: dict[str, list[int]] = {name: [] for name in SPLITS}
+    for i in long:
+        start, length = int(lines.ends[i]), int(lines.lengths[i])
+        valid, test = length - 2 * max(2, length // 20), length - max(2, length // 20)
+        for name, (first, after) in zip(SPLITS, ((0, valid), (valid, test), (test, length)), strict=True):
+            splits[name].append(len(parts))
+            pieces.append(slice(start + first, start + after))
+            parts.append((f"{lines.names[i]}, {name}", lines.points[pieces[-1]]))
+    known = {name: np.concatenate([ends[own] for own in pieces]) for name, ends in lines.known.items()}
+    cut = replace(lines, **vars(joined(parts)), known=known)
+    return SeriesData(cut, {name: np.array(own) for name, own in splits.items()})

@@ -1,0 +1,122 @@
+"""What a run on series answers: how it reads a sequence, how it would go on, and both as files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hmrnn.domains.series.config import SeriesDataConfig
+from hmrnn.domains.series.data.files import LARGEST, read_csv
+from hmrnn.domains.series.data.sequences import Values, picked
+from hmrnn.domains.series.drawing import series_svg
+from hmrnn.domains.series.model import SeriesModel
+from hmrnn.domains.vectors.generation import write_on
+from hmrnn.domains.vectors.reading import read_on
+from hmrnn.domains.vectors.structure import LineSegmentation
+from hmrnn.explorer.requests import (
+    MOST_NEW,
+    MOST_POINTS,
+    Refused,
+    Request,
+    shown,
+)
+from hmrnn.explorer.runs import (
+    Answer,
+    Answers,
+    Run,
+    told,
+)
+from hmrnn.storage.files import finite
+from hmrnn.structure.operations import Steps
+from hmrnn.structure.reading import Place, Read
+from hmrnn.structure.segments import by_layer
+from hmrnn.structure.written import line_as_json
+
+LARGEST_BIAS = 10.0
+
+
+class SeriesRun(Run[SeriesModel]):
+    @property
+    def kinds(self) -> Mapping[str, Callable[[Request], Answers]]:
+        return {
+            "open": self.open,
+            "read": self.read,
+            "generate": self.generate,
+            "segments": self.segments,
+            "figure": self.figure,
+        }
+
+    def described(self) -> Answer:
+        return {**super().described(), "columns": self.model.columns}
+
+    def read_on(self, model: SeriesModel, inputs: Tensor, before: Place) -> Read:
+        return read_on(model, inputs, before)
+
+    def steps(self, request: Request) -> Values:
+        """The steps of a request: a list for each, of a number for each column, or null."""
+        rows: Any = request.content.get("steps")
+        width = len(self.model.columns)
+        if not isinstance(rows, list) or len(rows) > MOST_POINTS:
+            raise Refused(f"steps must be a list of at most {MOST_POINTS:,} steps")
+        for row in rows:
+            if not isinstance(row, list) or len(row) != width:
+                raise Refused(f"a step must have a number for each of the {width} columns, or null; got {shown(row)}")
+            if not all(value is None or (type(value) in (int, float) and abs(value) <= LARGEST) for value in row):
+                raise Refused(f"a step must have numbers of at most {LARGEST:g}, or null; got {shown(row)}")
+        return np.array(rows, dtype=np.float32).reshape(-1, width)  # None becomes NaN
+
+    def open(self, request: Request) -> Answers:
+        """The steps of a CSV file, in the columns that the model knows."""
+        content = request.content.get("text")
+        if not isinstance(content, str):
+            raise Refused("text must be a string: a CSV file")
+        config = SeriesDataConfig("the file", columns=self.model.columns)
+        try:
+            values = picked([read_csv(content.splitlines(), "it", "the file")], config).line(0)
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        yield {"steps": finite(values[:MOST_POINTS].tolist()), "left_out": max(0, len(values) - MOST_POINTS)}
+
+    def read(self, request: Request) -> Answers:
+        for read in self.read_all(self.asked_model(request), torch.from_numpy(self.steps(request))):
+            yield told(read.steps)
+
+    def generate(self, request: Request) -> Answers:
+        """The next steps, one by one."""
+        values = self.steps(request)
+        bias, new = request.number("bias", 0, LARGEST_BIAS), request.whole("new", 1, MOST_NEW)
+        model, room = self.asked_model(request), MOST_POINTS - len(values)
+        if room <= 0:
+            raise Refused(f"there is no room for more: a sequence has at most {MOST_POINTS:,} steps")
+        place, skipped = Place.start(model), 0 if len(values) else 1
+        for read in self.read_all(model, torch.from_numpy(values if len(values) else model.start)):
+            place = read.after
+            yield None
+        for made in islice(write_on(model, place, bias), min(new, room)):
+            answer = told(made.steps())
+            if not made.inputs.isfinite().all():
+                raise Refused("the series has grown beyond all numbers: the model is hardly trained")
+            yield {**answer, "start": answer["start"] - skipped, "steps": made.inputs.tolist()}
+
+    def found(self, request: Request) -> LineSegmentation:
+        values = self.steps(request)
+        if len(values) == 0:
+            raise Refused("there is no series yet")
+        parts = [read.steps for read in self.read_all(self.asked_model(request), torch.from_numpy(values))]
+        return LineSegmentation(Steps.joined(parts), by_layer(parts, None), values)
+
+    def segments(self, request: Request) -> Answers:
+        """The file that `hmrnn segment --format json` writes."""
+        found = self.found(request)
+        line = {"name": self.name, **line_as_json(len(found.points), found.layers, found.updates, "step")}
+        yield {"file": json.dumps({"format_version": 1, "unit": "step", "sequences": [line]}) + "\n"}
+
+    def figure(self, request: Request) -> Answers:
+        """The curves, and under them the segments of each layer."""
+        yield {"file": series_svg(self.model.columns, self.found(request))}

@@ -1,0 +1,176 @@
+"""What the commands tell of runs on lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from hmrnn.cli.common import print_json, tell_scores
+from hmrnn.cli.flags import OfData, Score, Split
+from hmrnn.config import DataConfig, UsageError
+from hmrnn.domains.vectors.data import LineData, Lines
+from hmrnn.domains.vectors.evaluation import log_likelihoods
+from hmrnn.domains.vectors.generation import GeneratedPoint, generate_points
+from hmrnn.domains.vectors.model import VectorModel
+from hmrnn.domains.vectors.structure import LineSegmentation
+from hmrnn.printable import printable
+from hmrnn.show.progress import show_bar
+from hmrnn.storage.config_json import read_config
+from hmrnn.storage.files import finite
+from hmrnn.structure.scores import Ends, from_lines, scores_of
+from hmrnn.structure.written import FORMAT_VERSION, line_as_json
+from hmrnn.training.batches import Line
+from hmrnn.training.checkpoint import load_run
+
+Config = TypeVar("Config", bound=DataConfig)
+MOST_ON_PAGE = 100_000  # points on a page
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a domain calls its lines and their points."""
+
+    line: str
+    point: str
+
+
+@dataclass(frozen=True)
+class Chosen(Generic[Config]):
+    """Lines to read."""
+
+    config: Config  # the set
+    split: Split  # the part of it
+    data: LineData | Lines  # the set, or an undivided file
+    numbers: npt.NDArray[np.int64]  # of the lines, in the set
+    lines: Sequence[Line]
+
+
+@dataclass(frozen=True)
+class Source(Generic[Config]):
+    """Where a domain's lines come from."""
+
+    config: type[Config]
+    other: Callable[[Config, str], Config]  # a run's settings for other data
+    load: Callable[[Config, Path | None], LineData]
+    whole: Callable[[Config], Lines]  # a file that is not divided
+
+    def lines(self, directory: Path, data: str | None, split: Split | None, data_dir: Path | None) -> Chosen[Config]:
+        """The lines that `data` names, or else the run's own."""
+        if data is not None and not read_config(directory)[1]:  # a model that is no run
+            config, run = self.config(data), None
+        else:
+            run = load_run(directory)
+            assert isinstance(run.config.data, self.config)
+            config = run.config.data if data is None else self.other(run.config.data, data)
+            data_dir = data_dir or run.data_dir
+        config = config.at_home()
+        own = run is not None and config == run.config.data
+        if not own and config.is_path:  # a file that the run was not trained on: all of it
+            if split not in (None, "all"):
+                raise UsageError(
+                    f"{config.data} is not divided: --split {split} is for the sets that runs are trained on"
+                )
+            lines = self.whole(config)
+            every = range(len(lines.names))
+            return Chosen(config, "all", lines, np.array(every), [lines.line(number) for number in every])
+        loaded = self.load(config, data_dir)
+        if loaded.lines.damaged:
+            print(printable(loaded.told()), file=sys.stderr)
+        if own and run is not None and loaded.fingerprint != run.fingerprint:
+            raise ValueError(f"{config.data} has changed since {directory} was trained on it, and so have its parts")
+        part = split or "test"
+        return Chosen(config, part, loaded, loaded.numbers(part), loaded.split(part))
+
+
+def tell_likelihood(asked: OfData, model: VectorModel[Any], read: Chosen[Any], words: Words) -> None:
+    """The average log-likelihood of a line, as the paper does, and of a point."""
+    name, split, lines = read.config.data, read.split, read.lines
+    line, point = words.line, words.point
+    start = time.perf_counter()
+    nats = log_likelihoods(model, lines, show=True)
+    seconds = time.perf_counter() - start
+    predicted = sum(len(line) - 1 for line in lines)
+    if predicted == 0:
+        raise ValueError(f"{name}: no {line} has a second {point} to predict")
+    answer: dict[str, Any] = {
+        "run": str(asked.run),
+        "checkpoint": asked.reading.checkpoint,
+        "data": name,
+        "split": split,
+        f"{line}s": len(lines),
+        f"{point}s": predicted,
+        "log_likelihood": float(nats.mean()),
+        f"log_likelihood_per_{point}": float(nats.sum()) / predicted,
+        "seconds": seconds,
+    }
+    if asked.json:
+        print_json(answer)
+        return
+    print(
+        f"{nats.mean():.1f} nats: average log-likelihood of a {line}, in normalised coordinates; of a {point} "
+        f"{nats.sum() / predicted:.4f} nats: {printable(name)}, {split}, {len(lines):,} {line}s, {predicted:,} "
+        f"{point}s predicted ({predicted / seconds:,.0f} {point}s/s)"
+    )
+
+
+def generated(
+    model: VectorModel[Any], given: Line | None, lines: int, max_new: int, bias: float, seed: int | None
+) -> list[list[GeneratedPoint]]:
+    """Lines that a model makes, each with the next seed."""
+    made = []
+    with tqdm(total=lines * max_new, unit="pt", leave=False, disable=not show_bar(True)) as bar:
+        for i in range(lines):
+            line = []
+            for point in generate_points(model, given, max_new, bias, None if seed is None else seed + i):
+                line.append(point)
+                bar.update(point.new)
+            made.append(line)
+    return made
+
+
+def write_json(found: Iterator[tuple[Mapping[str, Any], LineSegmentation]], words: Words) -> None:
+    """One JSON object, a line of the data a line, written as they are read: each with some notes about it."""
+    found = chain([next(found)], found)  # where there is nothing, nothing is written
+    sys.stdout.write(f'{{"format_version": {FORMAT_VERSION}, "unit": "{words.point}", "{words.line}s": [')
+    separator = "\n"
+    for notes, line in found:
+        content = {**notes, **line_as_json(len(line.points), line.layers, line.updates, words.point)}
+        sys.stdout.write(separator + json.dumps(finite(content)))
+        sys.stdout.flush()
+        separator = ",\n"
+    sys.stdout.write("\n]}\n")
+
+
+def told_segments(line: LineSegmentation) -> str:
+    """How many a layer found, and what was computed for it."""
+    layers = "".join(f"segments of layer {l + 1}: {len(own)}; " for l, own in enumerate(line.layers))
+    done = line.updates
+    return f"{layers}{' / '.join(map(str, done.layers))} updates of {done.all:,} ({done.saved:.0%} saved)"
+
+
+def tell_boundaries(
+    asked: Score,
+    model: VectorModel[Any],
+    read: Chosen[Any],
+    known: Sequence[Mapping[str, Ends]],
+    words: Words,
+    margin: int = 0,
+) -> None:
+    """How well the boundaries of each layer fit the known ones of each line."""
+    lines = tqdm(read.lines, leave=False, unit=words.line, disable=not show_bar(True))
+    z = np.concatenate([model.segment(line).steps.z.numpy() for line in lines])
+    if z.shape[1] == 0:
+        raise ValueError(f"{asked.run}: a {model.config.model} has no boundaries")
+    what = f"{read.config.data}, {read.split}" + (f", within {margin} {words.point}s" if margin else "")
+    scores = scores_of(z, from_lines(known), margin)
+    tell_scores(asked.run, what, len(z), f"{words.point}s", scores, asked.json, asked.all)

@@ -1,0 +1,39 @@
+"""What can be set of runs on vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hmrnn.config import (
+    MOST_UNITS,
+    SMALLEST_SIGMA,
+    ModelConfig,
+    RunConfig,
+    check_size,
+)
+
+
+@dataclass(frozen=True)
+class VectorModelConfig(ModelConfig):
+    """The shape of a model that predicts vectors by a mixture of Gaussians."""
+
+    components: int = 20
+    """Gaussians in the mixture that predicts what comes next."""
+    smallest_sigma: float = SMALLEST_SIGMA
+    """Smallest standard deviation of a Gaussian, as a share of the data's own. Where values repeat exactly, as whole
+    numbers do, a smaller one gives a larger likelihood; compare models with the same one only."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_size("components", self.components, MOST_UNITS)
+        if not 1e-5 <= self.smallest_sigma < 1:
+            raise ValueError(f"smallest_sigma must be at least 1e-5, and less than 1; got {self.smallest_sigma}")
+
+
+@dataclass(frozen=True)
+class VectorRunConfig(RunConfig):
+    """All that decides what comes of a training run on vectors."""
+
+    def __post_init__(self) -> None:
+        if self.training.target_rate == "auto" and self.training.guides:
+            raise ValueError(f"target_rate must be a number: auto reads it off a text, and {self.kind} have no symbols")

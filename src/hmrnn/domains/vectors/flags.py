@@ -1,0 +1,22 @@
+"""Flags of runs on vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmrnn.cli import flags
+from hmrnn.config import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generate(flags.Generate):
+    prime: Path | None = None
+    """Go on with the first sequence of this file."""
+    bias: float = 0.0
+    """0 makes what was read; the larger, the neater and the less various (Graves, 2013). 1 is a start."""
+
+    def check(self) -> None:
+        super().check()
+        if not 0 <= self.bias < float("inf"):
+            raise UsageError(f"--bias must not be negative, and finite; got {self.bias}")

@@ -1,0 +1,133 @@
+"""A model of sequences of vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hmrnn.config import ModelConfig
+from hmrnn.domains.network import recurrent
+from hmrnn.domains.vectors.evaluation import log_likelihoods
+from hmrnn.domains.vectors.generation import generate_points
+from hmrnn.domains.vectors.structure import LineSegmentation, segment_points
+from hmrnn.dropout import drop
+from hmrnn.mixture import Density
+from hmrnn.output import OutputEmbedding
+from hmrnn.recurrent import Recurrent
+from hmrnn.sequence import HMLSTMOutput, HMLSTMState
+from hmrnn.storage.pretrained import Pretrained
+from hmrnn.training.batches import Line
+
+Predicted = TypeVar("Predicted", bound=Density)
+
+GAIN = 0.5  # of layer normalisation in a model of vectors, at the start of training
+
+
+def vector_embedding(inputs: int, size: int) -> nn.Linear:
+    """(..., inputs) -> (..., size), with a start as that of a symbol's embedding.
+
+    Smaller weights would make points almost nothing, and layer normalisation would magnify it: gradients of 1e9 were
+    measured. There is no bias: a constant part of the input is, to a detector, a bias that learns much too fast.
+    """
+    embedding = nn.Linear(inputs, size, bias=False)
+    nn.init.normal_(embedding.weight)
+    return embedding
+
+
+@torch.no_grad()
+def start_gains(rnn: Recurrent, gain: float) -> None:
+    """Sets the gains of layer normalisation.
+
+    With smaller ones hidden states are smaller, and so is what a boundary changes: the straight-through gradient that
+    goes round through the detectors does not grow (docs/log.md).
+    """
+    for name, parameter in rnn.named_parameters():
+        if "gain" in name:
+            parameter.fill_(gain)
+
+
+@dataclass(frozen=True)
+class VectorModelOutput(Generic[Predicted]):
+    density: Predicted  # (T, B): of the vector after each step, in normalised coordinates
+    rnn: HMLSTMOutput
+
+
+class VectorModel(Pretrained, Generic[Predicted]):
+    """Predicts the next vector: a linear embedding of the normalised one, a recurrent network, the gated output module,
+    and a head that gives a density.
+
+    Takes and gives vectors in the data's own units: mean and deviation of what it was trained on belong to it.
+    """
+
+    mean: Tensor  # (D,)
+    deviation: Tensor  # (D,)
+    head: Any  # its `density` takes (..., output_size)
+
+    def __init__(self, config: ModelConfig, width: int, inputs: int, engine: str) -> None:
+        """`width` numbers are a vector, and `inputs` what is embedded of it."""
+        super().__init__()
+        self.config = config
+        self.embedding = vector_embedding(inputs, config.embedding_size)
+        self.rnn = recurrent(config, engine)
+        start_gains(self.rnn, GAIN)
+        self.output = OutputEmbedding(config.hidden_sizes, config.output_size)
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("deviation", torch.ones(width))
+
+    @property
+    def start(self) -> Line:
+        """(1, D): what a line begins with that is made from nothing."""
+        return np.zeros((1, len(self.mean)), dtype=np.float32)
+
+    def embed(self, points: Tensor) -> Tensor:
+        """(..., D) -> (..., embedding_size): what the recurrent network gets."""
+        return cast(Tensor, self.embedding(self.normalised(points)))
+
+    def normalised(self, points: Tensor) -> Tensor:
+        """(..., D) -> (..., D): the coordinates in which densities are given."""
+        return (points.to(self.mean.dtype) - self.mean) / self.deviation
+
+    def in_units(self, normalised: Tensor) -> Tensor:
+        """(..., D) -> (..., D): back to the data's own units."""
+        return normalised * self.deviation + self.mean
+
+    def boundaries(self, points: Tensor) -> Tensor | None:
+        """(T, B, L-1) for a model that must be given boundaries."""
+        return None
+
+    def forward(
+        self,
+        points: Tensor,
+        state: HMLSTMState | None = None,
+        lengths: Tensor | None = None,
+        slope: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[VectorModelOutput[Predicted], HMLSTMState]:
+        """points: (T, B, D). The rest as in `HMLSTM`."""
+        x = self.embed(points)
+        if self.training:
+            x = drop(x, self.config.embedding_dropout, generator)
+        out, state = self.rnn(x, state, lengths, self.boundaries(points), slope, generator)
+        h_e = self.output(out.steps, bfloat16=self.rnn.rounds_products)
+        if self.training:
+            h_e = drop(h_e, self.config.output_dropout, generator, each_step=True)
+        return VectorModelOutput(self.head.density(h_e), out), state
+
+    def log_likelihood(self, points: Line) -> float:
+        """The log-likelihood in nats of a line from its second vector on, in normalised coordinates."""
+        return float(log_likelihoods(self, [points])[0])
+
+    def generate(
+        self, prime: Line | None = None, max_new: int = 650, *, bias: float = 0.0, seed: int | None = None
+    ) -> Line:
+        """What follows the vectors of `prime`; without, a new line."""
+        made = generate_points(self, prime, max_new, bias, seed)
+        return np.array([point.point for point in made if point.new], dtype=np.float32).reshape(-1, len(self.mean))
+
+    def segment(self, points: Line, *, vectors: bool = False) -> LineSegmentation:
+        """The segments that the layers found in a line, and every step; on request with the segments' vectors."""
+        return segment_points(self, points, vectors=vectors)

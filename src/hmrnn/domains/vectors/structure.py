@@ -1,0 +1,39 @@
+"""The segments that a model found in a line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from hmrnn.domains.vectors.reading import read_on
+from hmrnn.structure.operations import Steps
+from hmrnn.structure.reading import Place
+from hmrnn.structure.segments import Found, by_layer
+from hmrnn.training.batches import Line
+
+if TYPE_CHECKING:
+    from hmrnn.domains.vectors.model import VectorModel
+
+PIECE = 8192  # steps that are read in one call: a long line needs no more memory for what lies between
+
+
+@dataclass(frozen=True)
+class LineSegmentation(Found):
+    """A line, and all that a model made of it."""
+
+    points: Line
+
+
+def segment_points(model: VectorModel[Any], points: Line, *, vectors: bool = False) -> LineSegmentation:
+    """All about a line."""
+    if len(points) == 0:
+        raise ValueError("the line has no points: there is nothing to segment")
+    parts, place = [], Place.start(model)
+    for piece in torch.from_numpy(np.array(points, dtype=np.float32)).split(PIECE):
+        read = read_on(model, piece, place)
+        parts.append(read.steps(hidden=vectors))
+        place = read.after
+    return LineSegmentation(Steps.joined(parts), by_layer(parts, None), points)
