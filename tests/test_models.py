@@ -11,7 +11,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hmrnn import HMLSTM, OutputEmbedding, Piecewise, Symbols, TextModel, TextModelConfig
+from hmrnn import (
+    HMLSTM,
+    OutputEmbedding,
+    Piecewise,
+    StrokeModel,
+    StrokeModelConfig,
+    Symbols,
+    TextModel,
+    TextModelConfig,
+)
 from hmrnn.storage.files import sealed
 from hmrnn.storage.tensors import checksum_of
 
@@ -128,7 +137,9 @@ def test_a_bad_checkpoint_is_refused_by_name(tmp_path):
     refused(ValueError, "config.json", "99")
     fresh()
     spoil(tmp_path / "config.json", kind="strokes")
-    refused(ValueError, "config.json", "strokes")
+    refused(ValueError, "config.json")
+    StrokeModel(StrokeModelConfig(hidden_sizes=(4, 4, 4))).save_pretrained(tmp_path)
+    refused(ValueError, "config.json", "'strokes', not 'text'")
     fresh()
     spoil(tmp_path / "config.json", warp=1)
     refused(ValueError, "config.json", "warp")

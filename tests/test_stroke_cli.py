@@ -270,7 +270,8 @@ def test_score(trained):
     assert scores["layer 1"]["last of a letter"]["found"]["precision"] == pytest.approx(hits / found if found else 0)
     kinds = {f"{where} {what}" for where in ("last of a", "first of the next") for what in ("stroke", "letter", "word")}
     assert set(scores["layer 2"]) == kinds
-    assert "last of a word" in run("score", str(trained)).stdout
+    assert "last of a word" in run("score", str(trained), "--all").stdout
+    assert "--all" in run("score", str(trained)).stdout
     refused = run("score", str(trained), "--first", "10")
     assert refused.returncode == 2
     assert "Unrecognized options: --first" in refused.stderr

@@ -12,6 +12,11 @@ def test_the_page_names_every_test():
     page = (HERE.parents[1] / "docs" / "reliability.md").read_text(encoding="utf-8")
     files = [path for path in HERE.glob("test_*.py") if path != Path(__file__)]
     files.append(HERE.parent / "explorer" / "test_visitors.py")
-    tests = {name for path in files for name in re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)}
-    assert set(re.findall(r"`(test_\w+)`", page)) == tests
-    assert set(re.findall(r"`(test_\w+\.py)`", page)) == {path.name for path in files}
+    elsewhere = list(HERE.parent.glob("test_*.py"))  # tests that keep promises among others
+    assert tests_in(files) <= set(re.findall(r"`(test_\w+)`", page)) <= tests_in([*files, *elsewhere])
+    names = {path.name for path in files}
+    assert names <= set(re.findall(r"`(test_\w+\.py)`", page)) <= names | {path.name for path in elsewhere}
+
+
+def tests_in(files: list[Path]) -> set[str]:
+    return {name for path in files for name in re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)}

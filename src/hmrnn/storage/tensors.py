@@ -48,5 +48,6 @@ def checksum_of(tensors: Mapping[str, Tensor], text: str = "") -> str:
     digest = sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        if tensor.numel() > 0:  # torch can't view one without elements as bytes
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
