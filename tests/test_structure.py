@@ -339,5 +339,5 @@ def test_a_delay_moves_ends_before_the_symbol_on_which_detectors_fire():
     model = small(symbols=SYMBOLS, boundary_delay=1)
     steps = steps_with(torch.tensor([[1, 0], [0, 0], [0, 0], [1, 1]], dtype=torch.bool))
     out = io.StringIO()
-    write_marked(model, [steps], out)
+    write_marked(model, Counted([steps]), out)
     assert out.getvalue() == "|aaa|‖a\n"

@@ -99,19 +99,23 @@ DAMAGE: dict[str, Callable[[bytes, random.Random], bytes]] = {"flipped": flipped
 
 @contextmanager
 def bounded(seconds: int = 20, megabytes: int = 512) -> Iterator[None]:
-    """Whatever happens inside must be quick, and must not need more memory than this."""
+    """Whatever happens inside must not need more time of the processor, or more memory, than this; nor may it wait for
+    long, even where others use the processor, too."""
 
     def too_long(*_: Any) -> None:
         pytest.fail(f"still busy after {seconds} s")
 
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
-    handler = signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(seconds)
+    handlers = {number: signal.signal(number, too_long) for number in (signal.SIGALRM, signal.SIGPROF)}
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.alarm(10 * seconds)
     resource.setrlimit(resource.RLIMIT_AS, (used + (megabytes << 20), before[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -10,6 +10,7 @@ import pytest
 
 from faults.runs import all_finite, bounded, call, copy, reason
 from faults.strangers import Stranger
+from hmrnn.show import curves, figures  # noqa: F401 (what is imported while a command runs would count as its own)
 
 SHARE = 50  # runs of a test: so that a seed that fails is soon found
 QUICK, ALL = 100, 2000

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from hmrnn.storage.files import check_regular, check_seal, read_json, sealed, sha256_of, write_atomically
 
 Kept = TypeVar("Kept")
+MOST_KEPT = 1 << 28  # bytes of JSON in a file of the cache
 SETTLED = 2.0  # seconds after which a changed file has another time of change, on any file system
 
 
@@ -112,7 +113,7 @@ def content_of(files: Sequence[Path]) -> str:
     known = own_cache_directory("data") / f"{name}.json"
     if can_be_trusted(known):
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-            told = read_json(known)
+            told = read_json(known, MOST_KEPT)
             check_seal(told, known)
             if told["stamps"] == stamps:
                 return str(told["content"])

@@ -19,7 +19,7 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 NO_WAITING = getattr(os, "O_NONBLOCK", 0)  # for the other end of a pipe
 LINK_FOUND = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)  # what systems say where no link may be
 BINARY = getattr(os, "O_BINARY", 0)
-MOST_JSON = 1 << 25  # bytes: more than a table of all symbols has
+MOST_JSON = 1 << 24  # bytes: a table of a million symbols has fewer, and in memory it may become twenty times as large
 
 
 # A run may come from a stranger, and nothing in it may lead out of it. So its files are opened relative to the

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from hmrnn.storage.files import open_file
+from hmrnn.storage.files import check_size, open_file
 from hmrnn.storage.tensors import checksum_of
 
 MOST_PICKLED = 1 << 22  # bytes: all but the tensors
@@ -41,10 +41,11 @@ OPERATIONS = (
 def read_training_pt(path: Path, most: int) -> dict[str, Any]:
     """What a training.pt of at most so many bytes of tensors holds, as it is kept today."""
     with os.fdopen(open_file(path), "rb") as file:
-        size = os.fstat(file.fileno()).st_size
+        # More than today: of a part of a tensor, torch kept the whole.
+        size = check_size(path, file.fileno(), 4 * most + MOST_PICKLED)
         try:
             with zipfile.ZipFile(file) as archive:
-                check_sizes(archive, min(size, most + MOST_PICKLED))
+                check_sizes(archive, size)
                 state = Unpickler(archive).load()
             expected = state.pop("sha256", None)
             version = {"format_version": state.pop("format_version", None)}

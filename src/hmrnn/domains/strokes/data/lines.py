@@ -20,7 +20,7 @@ from hmrnn.domains.strokes.data.points import read_json_lines
 from hmrnn.domains.strokes.data.writing import write
 from hmrnn.domains.text.data.corpora import data_directory
 from hmrnn.domains.vectors.data import NAMED, LineData, Lines, joined, shuffled
-from hmrnn.storage.cache import check_unchanged, content_of, made_once, own_cache_directory, stamp
+from hmrnn.storage.cache import MOST_KEPT, check_unchanged, content_of, made_once, own_cache_directory, stamp
 from hmrnn.storage.files import (
     check_regular,
     check_seal,
@@ -141,7 +141,7 @@ def iam_lines(path: Path) -> Lines:
 def from_cache(folder: Path) -> Lines | None:
     """What was kept, or None if nothing was, or if it is not whole."""
     try:
-        meta: dict[str, Any] = read_json(folder / "meta.json")
+        meta: dict[str, Any] = read_json(folder / "meta.json", MOST_KEPT)
         check_seal(meta, folder / "meta.json")
         ends = np.array(meta["ends"], dtype=np.int64)
         told = json.dumps([meta["names"], meta["ends"]])

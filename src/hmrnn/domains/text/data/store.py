@@ -29,7 +29,7 @@ from hmrnn.domains.text.data.symbols import (
     codes,
     texts,
 )
-from hmrnn.storage.cache import check_unchanged, content_of, kept, made_once, own_cache_directory, stamp
+from hmrnn.storage.cache import MOST_KEPT, check_unchanged, content_of, kept, made_once, own_cache_directory, stamp
 from hmrnn.storage.files import (
     check_regular,
     check_seal,
@@ -165,7 +165,7 @@ def _folder(content: str, files: Sequence[TextFile], unit: Unit, divide: Divide,
 def _from_cache(folder: Path) -> TextData | None:
     """What was kept, or None if nothing was, or if it is not whole."""
     try:
-        meta = read_json(folder / "meta.json")
+        meta = read_json(folder / "meta.json", MOST_KEPT)
         check_seal(meta, folder / "meta.json")
         symbols = Symbols.from_json(meta["symbols"])
         if sha256_of(folder / "numbers.bin", symbols.to_json()) != meta["fingerprint"]:
