@@ -277,16 +277,14 @@ def steps_with(fires: torch.Tensor) -> Steps:
     T, detectors = fires.shape
     each = torch.zeros(T, detectors + 1)
     return Steps(
-        **{
-            "start": 0,
-            "inputs": torch.zeros(T, dtype=torch.int64),
-            "z": fires,
-            "operations": each.to(torch.int8),
-            "z_tilde": fires.double(),
-            "norms": each,
-            "surprisal": torch.zeros(T),
-            "h": None,
-        }
+        start=0,
+        inputs=torch.zeros(T, dtype=torch.int64),
+        z=fires,
+        operations=each.to(torch.int8),
+        z_tilde=fires.double(),
+        norms=each,
+        surprisal=torch.zeros(T),
+        h=None,
     )
 
 
