@@ -57,8 +57,8 @@ def read_tables(path: Path) -> Iterator[Table]:
     if path.suffix.lower() in (".npy", ".npz"):
         yield from read_arrays(path)
     else:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            yield read_csv(file, path.name, str(path))
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            yield read_csv(lines, path.name, str(path))
 
 
 def read_csv(lines: Iterable[str], name: str, where: str) -> Table:

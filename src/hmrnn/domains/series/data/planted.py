@@ -33,8 +33,9 @@ def _motif(config: PlantedSeriesConfig, random: np.random.Generator) -> Floats:
     steps = int(random.integers(config.length[0], config.length[1] + 1))
     places = np.arange(1, steps + 1)[:, None] / steps  # the last is the end, at 0: the next motif goes on from there
     waves = np.sin(np.pi * places * np.arange(1, WAVES + 1))  # (steps, WAVES)
-    curve = waves @ random.normal(size=(WAVES, config.columns))
-    return curve / np.sqrt(np.square(curve).mean())
+    curve: Floats = waves @ random.normal(size=(WAVES, config.columns))
+    size = float(np.sqrt(np.square(curve).mean()))
+    return curve / size
 
 
 def _sequence(
