@@ -108,7 +108,7 @@ def peak(device: torch.device, run: Callable[[], object]) -> int | None:
 
 def versions(device: torch.device) -> dict[str, Any]:
     try:
-        import triton  # type: ignore[import-not-found, unused-ignore]
+        import triton
 
         has = str(triton.__version__)
     except ImportError:

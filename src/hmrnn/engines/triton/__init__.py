@@ -69,11 +69,11 @@ def missing(device: torch.device, dtype: torch.dtype) -> str:
     if device.type == "cpu" and not interprets():
         return "the triton engine takes CPU tensors only under TRITON_INTERPRET=1"
     try:
-        import triton  # type: ignore[import-not-found, unused-ignore]
+        import triton
     except ImportError as error:
         return f"the triton engine needs triton (pip install 'hmrnn[gpu]'): {error}"
     if device.type == "cpu":  # there its tests have checked it
-        from triton.runtime.interpreter import InterpretedFunction  # type: ignore[import-not-found, unused-ignore]
+        from triton.runtime.interpreter import InterpretedFunction
 
         ready = isinstance(triton.language.sum, InterpretedFunction)
         return "" if ready else "TRITON_INTERPRET=1 came too late: it must be set before triton is first imported"

@@ -79,7 +79,7 @@ def note(device: torch.device) -> Path:
 
 
 def versions(device: torch.device) -> dict[str, str]:
-    import triton  # type: ignore[import-not-found, unused-ignore]
+    import triton
 
     source = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
