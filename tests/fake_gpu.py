@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from small_runs import settings
 from torch._subclasses import fake_tensor
@@ -22,6 +23,7 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hmrnn import HMLSTM, engines
+from hmrnn.domains import DOMAINS
 from hmrnn.engines.triton import buffers
 from hmrnn.training import loop
 from hmrnn.training import run as training_run
@@ -132,11 +134,12 @@ def updates(text: str) -> dict[str, object]:
         return [1.0] * len(values)
 
     loop.fetched = fetched
-    data = training_run.load(run, None)
+    text_domain = DOMAINS[run.kind]
+    data = text_domain.load(run, None)
     with fake_gpu():
-        build, training_run.build = training_run.build, lambda *what: built(build, *what)
+        build, text_domain.build = text_domain.build, lambda *what: built(build, *what)
         training = training_run.prepare(SavedRun(run, data.fingerprint, None), data, "triton", Processes(), GPU)
-        training.task.branching = Spread()
+        training.task.teacher = Spread()
         for _ in range(3):
             training.make_update(stop=None, checkpoint=False)
             counts["updates"] += 1
@@ -154,8 +157,10 @@ def built(build, *what):
 class Spread:
     """In place of counts of the text, which are made by numpy."""
 
-    def entropy(self, symbols: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(10, 4)
+    past, delay = 2, 0
+
+    def evidence(self, symbols: np.ndarray) -> np.ndarray:
+        return np.zeros((10, 4), dtype=np.float32)
 
 
 if __name__ == "__main__":

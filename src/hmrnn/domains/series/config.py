@@ -12,13 +12,14 @@ from hmrnn.config import (
     MOST_LAYERS,
     DataConfig,
     Measure,
+    RunConfig,
     TrainingConfig,
     check_range,
     check_seed,
     check_share,
     check_size,
 )
-from hmrnn.domains.vectors.config import VectorModelConfig, VectorRunConfig
+from hmrnn.domains.vectors.config import VectorModelConfig
 
 MEASURE = Measure("nats", "nats a step (-log p: less is better)", 1.0, "steps")
 SERIES_SETS = ("builtin",)
@@ -131,7 +132,7 @@ def training() -> TrainingConfig:
 
 
 @dataclass(frozen=True)
-class SeriesRunConfig(VectorRunConfig):
+class SeriesRunConfig(RunConfig):
     """All that decides what comes of a training run on series."""
 
     kind: ClassVar[str] = "series"

@@ -13,6 +13,7 @@ from hmrnn.config import (
     OURS,
     DataConfig,
     Measure,
+    RunConfig,
     TrainingConfig,
     check_range,
     check_seed,
@@ -20,7 +21,7 @@ from hmrnn.config import (
     check_size,
     paper_training,
 )
-from hmrnn.domains.vectors.config import VectorModelConfig, VectorRunConfig
+from hmrnn.domains.vectors.config import VectorModelConfig
 
 MEASURE = Measure("nats", "nats a point (-log p: less is better)", 1.0, "points")
 STROKE_SETS = ("iam-ondb", "builtin")
@@ -109,7 +110,7 @@ class StrokeDataConfig(DataConfig):
 
 
 @dataclass(frozen=True)
-class StrokeRunConfig(VectorRunConfig):
+class StrokeRunConfig(RunConfig):
     """All that decides what comes of a training run on pen strokes."""
 
     kind: ClassVar[str] = "strokes"

@@ -8,7 +8,6 @@ from hmrnn.config import (
     MOST_UNITS,
     SMALLEST_SIGMA,
     ModelConfig,
-    RunConfig,
     check_size,
 )
 
@@ -28,12 +27,3 @@ class VectorModelConfig(ModelConfig):
         check_size("components", self.components, MOST_UNITS)
         if not 1e-5 <= self.smallest_sigma < 1:
             raise ValueError(f"smallest_sigma must be at least 1e-5, and less than 1; got {self.smallest_sigma}")
-
-
-@dataclass(frozen=True)
-class VectorRunConfig(RunConfig):
-    """All that decides what comes of a training run on vectors."""
-
-    def __post_init__(self) -> None:
-        if self.training.target_rate == "auto" and self.training.guides:
-            raise ValueError(f"target_rate must be a number: auto reads it off a text, and {self.kind} have no symbols")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -35,8 +36,12 @@ class Streams:
 
     def read(self, start: int, end: int) -> Tensor:
         """(end - start, rows) int64: the symbols of these steps. After the end of the text comes its start."""
+        return torch.from_numpy(self.symbols(start, end))
+
+    def symbols(self, start: int, end: int) -> npt.NDArray[np.int64]:
+        """The same as an array."""
         places = self.starts + np.arange(start, end)[:, None]
-        return torch.from_numpy(self.numbers[places % len(self.numbers)].astype(np.int64))
+        return np.asarray(self.numbers[places % len(self.numbers)], dtype=np.int64)
 
     def lengths(self, start: int, end: int) -> Tensor:
         """(rows,): how many of these steps have a symbol to predict."""
