@@ -38,13 +38,14 @@ class ClockworkRNN(Recurrent):
     def __init__(
         self,
         input_size: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: int | Sequence[int],
+        num_layers: int | None = None,
         *,
         batch_first: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(input_size, hidden_sizes, slope=1.0, batch_first=batch_first)
+        super().__init__(input_size, hidden_sizes, num_layers, slope=1.0, batch_first=batch_first)
 
         def parameter(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
