@@ -153,6 +153,7 @@ class ModelConfig:
             )
 
 
+STANDARD_INPUT = "-"
 NameOrFile = Annotated[str, arg(metavar="NAME|FILE")]
 
 
@@ -226,9 +227,11 @@ class TrainingConfig:
     epochs: float = 100.0
     """Ends after so many epochs,"""
     minutes: float | None = None
-    """or after so many minutes in all, whichever comes first. A cooldown then goes by the clock, too."""
-    checkpoint_minutes: float = 5.0
-    """Minutes from one checkpoint to the next. There is one at each validation and at the end, too."""
+    """or after so many minutes in all, whichever comes first. On the command line, --minutes alone lifts the limit of
+    epochs. A cooldown then goes by the clock, too."""
+    checkpoint_minutes: float | None = None
+    """Minutes from one checkpoint to the next; then there is one at each validation, too. By default every few seconds,
+    and at validations, but so rarely that they take 2 % of the time at most. There is always one at the end."""
     seed: int = 0
     """The same seed gives the same model."""
 
@@ -240,8 +243,9 @@ class TrainingConfig:
             check_positive(name, getattr(self, name))
         if self.detector_radius is not None and not 0 <= self.detector_radius < float("inf"):
             raise ValueError(f"detector_radius must not be negative, and finite; got {self.detector_radius}")
-        for name in ("validate_every", "checkpoint_minutes"):
-            check_positive(name, getattr(self, name), LONGEST)
+        check_positive("validate_every", self.validate_every, LONGEST)
+        if self.checkpoint_minutes is not None:
+            check_positive("checkpoint_minutes", self.checkpoint_minutes, LONGEST)
         for name in ("epochs", "minutes"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= LONGEST:

@@ -86,7 +86,7 @@ class Train(Command):
         check_device(self.device)
 
     def look(self, domain: Domain) -> None:
-        if self.resume is None:
+        if self.resume is None and self.run.data.data != "-":
             self.run.data.check_there()
 
     def carry_out(self) -> None:
@@ -100,7 +100,7 @@ class OfRun(Command):
     """A command that uses one run."""
 
     run: Positional[Run]
-    """Directory of the run; or builtin, the model that comes with hmrnn."""
+    """Directory of the run; or builtin, builtin-strokes: the models of text and of handwriting that come with hmrnn."""
     reading: Annotated[ReadingConfig, arg(name="")] = BY_DEFAULT
 
 
@@ -160,8 +160,8 @@ class Segment(OfRun):
 @dataclass(frozen=True, kw_only=True)
 class Figure(Command):
     runs: Positional[tuple[Run, ...]]
-    """Directory of the run, or builtin. With several, their training curves are drawn together, and the first one's
-    data."""
+    """Directory of the run, or builtin, builtin-strokes. With several, their training curves are drawn together, and the
+    first one's data."""
     out: Path
     """A folder, for every figure as pdf, svg and png; or one file, whose ending says how."""
     data_dir: Dir | None = None
