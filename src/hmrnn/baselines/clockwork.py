@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hmrnn.equations import LAYER_NORM_EPS
+from hmrnn.equations import layer_norm
 from hmrnn.recurrent import (
     Call,
     Recurrent,
@@ -86,9 +85,9 @@ class ClockworkRNN(Recurrent):
         hs: list[list[Tensor]] = [[] for _ in h]
         for t in range(T):
             before = torch.cat(h, dim=-1)
-            for i, size in enumerate(self.hidden_sizes):
+            for i in range(self.num_layers):
                 slower = before[:, sum(self.hidden_sizes[:i]) :]
-                s = F.layer_norm(inputs[i][t] + slower @ self.U[i].T, (size,), self.gain[i], self.b[i], LAYER_NORM_EPS)
+                s = layer_norm(inputs[i][t] + slower @ self.U[i].T, self.gain[i], self.b[i])
                 h[i] = torch.where(ticks[t, :, i : i + 1], s.tanh(), h[i])
                 hs[i].append(h[i])
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.optim import Optimizer
 
-from hmrnn.guidance.imitation import Teacher, imitation, told, without_past
+from hmrnn.guidance.imitation import Teacher, extended, imitation, told, told_alone
 from hmrnn.guidance.steering import Seen, excesses, obstacle, targets
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.layouts import padded
@@ -212,8 +212,8 @@ class Guide:
         if self.teacher is not None:
             if symbols is None:
                 raise TypeError("guide.loss() needs the symbols that were read: the teacher tells from them")
-            read = self._arranged("symbols", symbols, seen)
-            kinds = told(self.teacher, without_past(self.teacher, read), kinds, seen.sums)
+            nearby = extended(self.teacher, self._arranged("symbols", symbols, seen))
+            kinds = told_alone(self.teacher, nearby, seen) if kinds is None else told(self.teacher, nearby, kinds)
         if kinds is None:
             raise TypeError("guide.loss() needs the uncertainty of each step: there is no teacher to tell")
         kinds = kinds.unsqueeze(-1) if kinds.dim() == 2 else kinds

@@ -17,7 +17,6 @@ from hmrnn.hmlstm import HMLSTM
 
 SHARPNESS = 16.0  # of s_z as a log-odds: its weights lie in a small ball, and still it should be sure
 TIE = 1e-4  # of what the model knows decides between contexts that are alike to the counts
-UNKNOWN = -1  # stands for what came before a window
 
 
 class Teacher(Protocol):
@@ -33,29 +32,38 @@ class Teacher(Protocol):
 
     @property
     def past(self) -> int:
-        """Symbols before a window that `evidence` needs to see."""
+        """Symbols before a window that `evidence` needs to see,"""
+
+    @property
+    def future(self) -> int:
+        """and after it."""
 
     def evidence(self, symbols: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """(past + T, B) symbols to (T, B): how much speaks for firing at each step. The highest count."""
+        """(past + T + future, B) symbols to (T, B): how much speaks for firing at each step."""
 
 
-def told(teacher: Teacher, symbols: npt.NDArray[Any], uncertainty: Tensor | None, like: Tensor) -> Tensor:
-    """(T, B, 1 or 2): what the first detector learns from, and those above.
+def told(teacher: Teacher, nearby: npt.NDArray[Any], uncertainty: Tensor) -> Tensor:
+    """(T, B, 2): what the first detector learns from, and those above.
 
-    symbols       (past + T, B)
+    nearby        (past + T + future, B) symbols
     uncertainty   (T, B): of what comes after each step, by all that the model knows
     """
-    local = torch.from_numpy(teacher.evidence(symbols)).to(like)
-    if uncertainty is None:
-        return local.unsqueeze(-1)
+    local = torch.from_numpy(teacher.evidence(nearby)).to(uncertainty)
     known = torch.cat([uncertainty[: teacher.delay], uncertainty[: len(uncertainty) - teacher.delay]])
     return torch.stack([local + TIE * uncertainty, known], dim=-1)
 
 
-def without_past(teacher: Teacher, symbols: Tensor) -> npt.NDArray[Any]:
-    """(T, B) to (past + T, B): a window whose past nobody knows."""
+def told_alone(teacher: Teacher, nearby: npt.NDArray[Any], seen: Seen) -> Tensor:
+    """(T, B, L-1): the same without a model's uncertainty. Of steps that are alike to the teacher, each detector is to
+    fire where it is most inclined to."""
+    local = torch.from_numpy(teacher.evidence(nearby)).to(seen.sums)
+    return local.unsqueeze(-1) + TIE * seen.sums.detach().sigmoid()
+
+
+def extended(teacher: Teacher, symbols: Tensor) -> npt.NDArray[Any]:
+    """(T, B) to (past + T + future, B): a window whose neighbours nobody knows: its first and last symbols again."""
     numbers: npt.NDArray[Any] = symbols.detach().cpu().numpy().astype(np.int64)
-    return np.concatenate([np.full((teacher.past, numbers.shape[1]), UNKNOWN), numbers])
+    return np.pad(numbers, ((teacher.past, teacher.future), (0, 0)), mode="edge")
 
 
 def imitation(rnn: HMLSTM, seen: Seen, uncertainty: Tensor, rates: Sequence[float]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop."""
+"""Runs that are told to stop."""
 
 from __future__ import annotations
 
