@@ -582,7 +582,9 @@ class TestMisuse:
         rnn = network()
         optimizer = still(rnn)
         guide = Guide(rnn, optimizer, rates=RATES)
-        rnn(window())
+        for _ in range(guide_module.MOST_STEPS):
+            rnn(window())
+            optimizer.step()
         with pytest.raises(RuntimeError, match="without a forward pass inside `with guide`"):
             optimizer.step()
         with guide:
@@ -590,6 +592,26 @@ class TestMisuse:
         optimizer.step()
         with pytest.raises(RuntimeError, match="since the last one"):
             guide.step()
+
+    def test_an_optimizer_that_calls_the_step_that_it_inherits(self):
+        """Torch tells of both."""
+
+        class Own(torch.optim.SGD):
+            def step(self, closure=None):
+                return super().step(closure)
+
+        shifted = []
+        for kind in (torch.optim.SGD, Own):
+            rnn = network()
+            optimizer = kind(rnn.parameters(), lr=1.0)
+            guide = Guide(rnn, optimizer, rates=RATES)
+            for _ in range(2):
+                with guide:
+                    rnn(window())
+                optimizer.step()
+            assert guide.update == 2
+            shifted.append(biases(rnn))
+        assert shifted[0] == shifted[1]
 
 
 def train_in_this_process(folder: str) -> None:
