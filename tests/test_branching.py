@@ -217,7 +217,14 @@ def test_its_state_is_all_of_it():
     again = Branching.from_state_dict(teacher.state_dict())
     assert again.description() == teacher.description()
     assert (again.evidence(symbols[:500, None]) == teacher.evidence(symbols[:500, None])).all()
-    for wrong in ({"chosen": np.array([7.0, 1, 0, 1, 0.2])}, {"shares1": teacher.tables[0].shares + 2}):
+    keys, empty = teacher.state_dict()["keys2"], {"keys": np.zeros(0, np.int64), "shares": np.zeros(0, np.float32)}
+    for wrong in (
+        {"chosen": np.array([7.0, 1, 0, 1, 0.2])},
+        {"chosen": np.array([0.0, np.inf, 0, 1, 0.2])},
+        {"shares1": teacher.tables[0].shares + 2},
+        {"keys2": keys[::-1].copy()},
+        {f"{name}{length}": own for name, own in empty.items() for length in range(PAST + 1, 1000)},
+    ):
         with pytest.raises(ValueError, match="teacher"):
             Branching.from_state_dict({**teacher.state_dict(), **wrong})
 
