@@ -160,8 +160,8 @@ class Segment(OfRun):
 @dataclass(frozen=True, kw_only=True)
 class Figure(Command):
     runs: Positional[tuple[Run, ...]]
-    """Directory of the run, or builtin, builtin-strokes. With several, their training curves are drawn together, and the
-    first one's data."""
+    """Directory of the run, or builtin, builtin-strokes. With several, their training curves are drawn together, and
+    the first one's data."""
     out: Path
     """A folder, for every figure as pdf, svg and png; or one file, whose ending says how."""
     data_dir: Dir | None = None
