@@ -7,13 +7,13 @@ import xml.etree.ElementTree as ET
 from itertools import pairwise
 
 import pytest
-from browser import chromium
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
+from support.browser import chromium
+from support.explorer.models import TEXT
+from support.explorer.page import Page
+from support.explorer.server import running
 
-from explorer.models import TEXT
-from explorer.page import Page
-from explorer.server import running
 from hmrnn import TextModel, TextModelConfig, train_run
 from hmrnn.config import TrainingConfig
 from hmrnn.domains.text.config import TextDataConfig, TextRunConfig

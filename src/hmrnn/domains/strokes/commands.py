@@ -70,7 +70,8 @@ SOURCE = Source(StrokeDataConfig, other_data, load_strokes, lambda config: lines
 def evaluate(asked: flags.Evaluate) -> None:
     """Tells the average log-likelihood of a line, as the paper does, and of a point."""
     model = load_model(StrokeModel, asked.run, asked.reading)
-    tell_likelihood(asked, model, SOURCE.lines(asked.run, asked.data, asked.split, asked.data_dir), WORDS)
+    read = SOURCE.lines(asked.run, asked.data, asked.split, asked.data_dir)
+    tell_likelihood(asked, model, read, WORDS, asked.sigma_floor)
 
 
 def generate(asked: flags.Generate) -> None:

@@ -37,6 +37,13 @@ class Evaluate(flags.OfData):
 
     data: NameOrFile | None = None
     """The lines: iam-ondb, builtin or a file. By default the run's own."""
+    sigma_floor: float = 0.0
+    """Raise each standard deviation of the predicted density to at least this, in normalised units. Coordinates are
+    whole numbers, so a model with a lower floor gains likelihood by it alone: compare models at one floor."""
+
+    def check(self) -> None:
+        if not 0 <= self.sigma_floor < float("inf"):
+            raise UsageError(f"--sigma-floor must not be negative, and finite; got {self.sigma_floor}")
 
     def carry_out(self) -> None:
         from hmrnn.domains.strokes.commands import evaluate

@@ -92,12 +92,14 @@ class Source(Generic[Config]):
         return Chosen(config, part, loaded, loaded.numbers(part), loaded.split(part))
 
 
-def tell_likelihood(asked: OfData, model: VectorModel[Any], read: Chosen[Any], words: Words) -> None:
+def tell_likelihood(
+    asked: OfData, model: VectorModel[Any], read: Chosen[Any], words: Words, sigma_floor: float = 0.0
+) -> None:
     """The average log-likelihood of a line, as the paper does, and of a point."""
     name, split, lines = read.config.data, read.split, read.lines
     line, point = words.line, words.point
     start = time.perf_counter()
-    nats = log_likelihoods(model, lines, show=True)
+    nats = log_likelihoods(model, lines, show=True, sigma_floor=sigma_floor)
     seconds = time.perf_counter() - start
     predicted = sum(len(line) - 1 for line in lines)
     if predicted == 0:
@@ -113,6 +115,8 @@ def tell_likelihood(asked: OfData, model: VectorModel[Any], read: Chosen[Any], w
         f"log_likelihood_per_{point}": float(nats.sum()) / predicted,
         "seconds": seconds,
     }
+    if sigma_floor > 0:
+        answer["sigma_floor"] = sigma_floor
     if asked.json:
         print_json(answer)
         return
