@@ -20,7 +20,7 @@ from hmrnn.domains.text.config import PlantedConfig
 from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.domains.text.data.planted import planted
 from hmrnn.guidance import branching
-from hmrnn.guidance.branching import Branching
+from hmrnn.guidance.branching import PAST, Branching, bits_of_ends, tables_of
 from hmrnn.guidance.cuts import Text, cheapest, entropy_after, keys_of
 from hmrnn.guidance.last_three import LastThree
 from hmrnn.training import run as runs
@@ -106,6 +106,22 @@ def test_to_cut_again_uses_segments_of_the_first_cut_or_single_symbols(symbols, 
     again = text.cut_again(cut)
     assert again[text.hard].all()
     assert all(len(one) == 1 or one in segments(cut) for one in segments(again))
+
+
+def test_a_symbol_that_is_no_segment_costs_what_it_would_cost_to_add_it():
+    """Pairs of independent symbols: as tokens they have as many bits as their symbols, so that alone decides."""
+    pairs = np.random.default_rng(0).permutation(np.arange(16).repeat(8))
+    symbols = np.stack([pairs // 4, pairs % 4], axis=1).ravel()
+    cut = np.arange(len(symbols)) % 2 == 1
+    text = Text(symbols, 4, np.zeros(len(symbols), dtype=bool))
+    assert (text.cut_again(cut) == cut).all()
+
+
+def test_ends_that_nothing_predicts_cost_a_bit_each():
+    """Though no run of symbols occurs twice, so that each would be predicted by itself."""
+    random = np.random.default_rng(0)
+    numbers, ends = random.integers(0, 10**6, 2000), random.random(2000) < 0.5
+    assert bits_of_ends(numbers, ends, 10**6) == pytest.approx(1, abs=0.02)
 
 
 @given(st.lists(st.integers(0, 0x10FFFF), min_size=1, max_size=30), st.integers(1, 4))
@@ -227,8 +243,12 @@ def test_words_with_spaces_have_no_layer_above_them_and_end_on_the_space():
 
 
 def test_a_detector_waits_for_the_next_symbol_only_where_that_tells_much():
-    symbols, _ = made_words(1, 40, (1, 4))
-    assert Branching.of(symbols, 41, line_end=40).delay == 1
+    symbols, ends = made_words(1, 40, (1, 4))
+    teacher = Branching.of(symbols, 41, line_end=40)
+    assert teacher.delay == 1
+    evidence = teacher.evidence(np.concatenate([np.full(PAST - 1, 41), symbols])[:, None])[:, 0]
+    first_of_the_next = np.roll(ends, 1)
+    assert evidence[first_of_the_next].mean() > 2 * evidence[~first_of_the_next].mean(), "it is taught to fire there"
 
 
 def test_a_rate_that_is_given_stays():
