@@ -46,7 +46,8 @@ class TextRun(Run[TextModel]):
         return {"read": self.read, "generate": self.generate, "segments": self.segments}
 
     def described(self) -> Answer:
-        return {**super().described(), "unit": self.model.symbols.unit, "on_unknown": self.on_unknown}
+        own = {"unit": self.model.symbols.unit, "on_unknown": self.on_unknown, "delay": self.model.delay}
+        return {**super().described(), **own}
 
     def read_on(self, model: TextModel, inputs: Tensor, before: Place) -> Read:
         return read_on(model, inputs, before)
