@@ -375,6 +375,11 @@ class TestOnAFakeGpu:
         (found,) = printed("fake_gpu.py", "no_wait")
         assert found["launches"] == 360  # 8 windows twice forward and once backward, 3 layers, 5 steps
 
+    def test_nothing_waits_for_it_with_graphs(self):
+        """A carried, padded window: two replays forward and one backward, and no launch beside them."""
+        (found,) = printed("fake_gpu.py", "no_wait_with_graphs")
+        assert found == {"float32": {"replay": 3}, "bfloat16": {"replay": 3}, "graphs": 2}
+
     def test_waiting_would_be_noticed(self):
         assert printed("fake_gpu.py", "a_wait_is_noticed") == [{"noticed": ["item", "nonzero", "cpu"]}]
 
