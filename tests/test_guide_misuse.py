@@ -44,9 +44,11 @@ class TestMisuse:
             pass
 
     def test_no_forward_pass(self):
-        guide = Guide(network(), rates=RATES)
+        guide = Guide(network(), rates=RATES, weight=0.1)
+        guide.update = 100
         with pytest.raises(RuntimeError, match="made no forward pass"), guide:
             guide.rnn.step(window()[0])
+        assert guide.rnn.slope == 1
 
     def test_a_second_forward_pass(self):
         guide = Guide(network(), rates=RATES)

@@ -189,7 +189,8 @@ class HMLSTM(Recurrent):
         trace = engines.ENGINES[self.engine].run(weights, call, rules)
         output = HMLSTMOutput(trace.steps, trace.z, operations(trace.z, call.state.z, call.valid))
         if self.training and self.warn_collapse and call.given is None and not torch.compiler.is_compiling():
-            self._alarm = self._alarm or CollapseAlarm(self.num_layers - 1)
+            if self._alarm is None:
+                self._alarm = CollapseAlarm(self.num_layers - 1)
             self._alarm.see(output)
         return Unrolled(output, trace.state)
 

@@ -132,11 +132,6 @@ class Guide:
         self.highest = max(self.highest, rate)
         return rate / self.highest if self.highest > 0 else 1.0
 
-    @property
-    def teaches(self) -> bool:
-        """Whether the auxiliary loss of the window at hand counts."""
-        return self.strength > 0 and self.weight > 0
-
     def __enter__(self) -> Guide:
         self._check_loss()
         if not self.rnn.training:
@@ -156,13 +151,15 @@ class Guide:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._watching.close()
-        if kind is not None:
+        nothing = self.strength > 0 and self._forward is None
+        if kind is not None or nothing:
             self._let_go()
             self._forward, self._entered = None, False
+        if kind is not None:
             return
-        if self.strength > 0:
-            if self._forward is None:
-                raise RuntimeError("the network made no forward pass inside `with guide` (single steps do not count)")
+        if nothing:
+            raise RuntimeError("the network made no forward pass inside `with guide` (single steps do not count)")
+        if self._forward is not None:
             assert isinstance(self.rnn, HMLSTM)
             self._seen, self._forward = Seen.of(self.rnn, *self._forward), None
             self._excess.append(torch.stack(excesses(self.rnn, self._seen, self.targets)))
