@@ -9,8 +9,8 @@ import torch
 import torch.utils._pytree as pytree
 
 import hmrnn.collapse
-from hmrnn import HMLSTM, HRNN
-from hmrnn.collapse import EVERY, LONG, CollapseAlarm, CollapseWarning
+from hmrnn import HMLSTM, HRNN, CollapseWarning
+from hmrnn.collapse import EVERY, LONG, CollapseAlarm
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from support.guided import RATES, Marks, biases, network, still, window
@@ -30,6 +31,11 @@ class TestMisuse:
             Guide(network())
         with pytest.raises(ValueError, match="between 0 and 1"):
             Guide(network(), rates=[0.2, 5])
+        with pytest.raises(ValueError, match="must not be negative"):
+            Guide(network(), rates=[0.2], weight=-1.0)
+        with pytest.raises(ValueError, match="must not be negative"):
+            Guide(network(), rates=[0.2], updates=-1)
+        assert Guide(network(), rates=np.array([0.5, 0.25])).targets == [0.5, 0.25]
 
     def test_an_optimizer_of_something_else(self):
         with pytest.raises(ValueError, match="trains no parameter of this network"):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         text_boundaries,
     )
     from hmrnn.boundary import HANDWRITING_SLOPE, PTB_SLOPE, SlopeSchedule
+    from hmrnn.collapse import CollapseWarning
     from hmrnn.domains.series.config import SeriesModelConfig
     from hmrnn.domains.series.model import SeriesModel, SeriesModelOutput
     from hmrnn.domains.strokes.config import StrokeModelConfig
@@ -48,6 +49,7 @@ __all__ = [
     "UPDATE",
     "Branching",
     "ClockworkRNN",
+    "CollapseWarning",
     "Guide",
     "HMLSTMOutput",
     "HMLSTMState",
@@ -76,6 +78,7 @@ __all__ = [
 _HOMES = {
     "hmrnn.baselines": ("HRNN", "LSTM", "ClockworkRNN", "text_boundaries"),
     "hmrnn.boundary": ("HANDWRITING_SLOPE", "PTB_SLOPE", "SlopeSchedule"),
+    "hmrnn.collapse": ("CollapseWarning",),
     "hmrnn.domains.text.data.symbols": ("Symbols",),
     "hmrnn.guidance.branching": ("Branching",),
     "hmrnn.guidance.guide": ("Guide",),

@@ -80,16 +80,19 @@ class Guide:
         strength: Callable[[], float] | None = None,
         radius: float | None = None,
     ) -> None:
-        if rates == "auto":
+        if isinstance(rates, str):
             if teacher is None:
                 raise ValueError(
                     "what is to tell how often detectors fire? Give rates, as in [0.2, 0.05], or a teacher"
                 )
             rates = teacher.rates
+        rates = [float(rate) for rate in rates]
         if rates and (why_not := obstacle(rnn)):
             raise ValueError(why_not)
         if not all(0 < rate < 1 for rate in rates):
-            raise ValueError(f"rates are shares of the steps, between 0 and 1; got {list(rates)}")
+            raise ValueError(f"rates are shares of the steps, between 0 and 1; got {rates}")
+        if (weight is not None and weight < 0) or (updates is not None and updates < 0):
+            raise ValueError(f"weight and updates must not be negative; got {weight} and {updates}")
         self.rnn, self.optimizer, self.teacher, self.updates, self.radius = rnn, optimizer, teacher, updates, radius
         self.weight = (0.0 if teacher is None else WEIGHT) if weight is None else weight
         self.targets = targets(rates, rnn.num_layers - 1) if rates else []
