@@ -179,4 +179,4 @@ def dispatch(arguments: list[str]) -> None:
         case [name, *rest] if name in read.COMMANDS:
             read.command(name, rest)
         case _:
-            app.cli(prog="hmrnn", description="Hierarchical multiscale recurrent networks.")
+            app.cli(prog="hmrnn", description="Hierarchical multiscale recurrent networks.", args=arguments)
