@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_runs import UPDATES, Killed, killed_at, metrics, same_weights
-from small_runs import settings as run_settings
+from support.small_runs import UPDATES, Killed, killed_at, metrics, same_weights
+from support.small_runs import settings as run_settings
 
 from hmrnn import TextModel
 from hmrnn.domains.text.config import PlantedConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from small_runs import settings
+from support.small_runs import settings
 from test_triton import printed
 
 from hmrnn import HMLSTM, TextModel

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 from hypothesis import given, settings
-from networks import Case, cases
+from support.networks import Case, cases
 
 from hmrnn import COPY, FLUSH, HMLSTM, UPDATE, HMLSTMState, Piecewise
 

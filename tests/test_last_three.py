@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_runs import settings
+from support.small_runs import settings
 
 from hmrnn.domains.text.config import PlantedConfig
 from hmrnn.domains.text.data.corpora import load_text

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_runs import DROPOUT, UPDATES, metrics, same_weights, settings, weights
+from support.small_runs import DROPOUT, UPDATES, metrics, same_weights, settings, weights
 
 from hmrnn.config import TrainingConfig
 from hmrnn.domains import DOMAINS

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from small_runs import settings
+from support.small_runs import settings
 
 from hmrnn.training.run import train_run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import run, run_process
+from support.commands import run, run_process
 
 from hmrnn import StrokeModel
 from hmrnn.domains.strokes.config import StrokeDataConfig, WritingConfig

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_runs import (
+from support.small_runs import (
     UPDATES,
     metrics,
     same_weights,

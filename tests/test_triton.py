@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, assume, given, settings
-from networks import Case, assert_equal, cases, results
+from support.networks import Case, assert_equal, cases, results
 from test_bfloat16 import Rounding
 from test_bfloat16 import results as rounded
 
@@ -23,7 +23,7 @@ from hmrnn.engines.types import Rules
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-HERE = Path(__file__).parent
+PROGRAMS = Path(__file__).parent / "support"
 
 
 # An example takes most of a second: a failing one is shown as it was found.
@@ -346,7 +346,7 @@ class TestGraphs:
 
 def printed(program: str, *arguments: str) -> list[dict[str, object]]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, str(HERE / program), *arguments]
+    command = [sys.executable, str(PROGRAMS / program), *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

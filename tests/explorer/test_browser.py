@@ -6,13 +6,13 @@ import json
 import xml.etree.ElementTree as ET
 
 import pytest
-from browser import chromium
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
+from support.browser import chromium
+from support.explorer.models import TEXT
+from support.explorer.page import Page
+from support.explorer.server import running
 
-from explorer.models import TEXT
-from explorer.page import Page
-from explorer.server import running
 from hmrnn import TextModel
 from hmrnn.sequence import Operation
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from support.faults.runs import FLAGS, kind, succeeded
 
-from faults.runs import FLAGS, kind, succeeded
 from hmrnn.domains.text.data.corpora import builtin_text
 
 

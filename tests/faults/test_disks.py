@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.faults.fuzz import own_cache
+from support.faults.runs import DAMAGE, FLAGS, PARTS, call, copy, reason, refused, succeeded, weights_of
 
-from faults.fuzz import own_cache
-from faults.runs import DAMAGE, FLAGS, PARTS, call, copy, reason, refused, succeeded, weights_of
 from hmrnn.domains.strokes.data.lines import iam_lines
 from hmrnn.storage.cache import SETTLED
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from faults import fuzz
-from faults.runs import bounded, call, reason, refused, succeeded
+from support.faults import fuzz
+from support.faults.runs import bounded, call, reason, refused, succeeded
 
 NASTY = {
     "empty": b"",

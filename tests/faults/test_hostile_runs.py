@@ -12,13 +12,13 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import older_runs
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support import older_runs
+from support.faults.runs import PARTS, all_finite, bounded, call, copy, reason, refused, reseal, succeeded
+from support.faults.strangers import ODD, changed, paths_in
 
-from faults.runs import PARTS, all_finite, bounded, call, copy, reason, refused, reseal, succeeded
-from faults.strangers import ODD, changed, paths_in
 from hmrnn.storage.tensors import checksum_of
 from hmrnn.training.checkpoint import load_progress, write_state
 

@@ -12,9 +12,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.faults import mortal
+from support.faults.runs import FLAGS, call, copy, refused, succeeded, weights_of
 
-from faults import mortal
-from faults.runs import FLAGS, call, copy, refused, succeeded, weights_of
 from hmrnn.training.checkpoint import load_progress, locked
 
 PER_EPOCH = {"text": 44, "strokes": 10}  # updates, at least

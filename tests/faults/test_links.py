@@ -7,8 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-
-from faults.runs import FLAGS, bounded, call, copy, reason, refused, succeeded
+from support.faults.runs import FLAGS, bounded, call, copy, reason, refused, succeeded
 
 PARTS = ("config.json", "symbols.json", "model.safetensors", "training.safetensors", "metrics.jsonl", ".lock")
 INNER = ("best", "tensorboard", "best/config.json", "best/symbols.json", "best/model.safetensors")

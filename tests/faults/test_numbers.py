@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.faults.runs import FLAGS, SIZES, all_finite, call, reason, refused, succeeded
 
-from faults.runs import FLAGS, SIZES, all_finite, call, reason, refused, succeeded
 from hmrnn import StrokeModel, TextModel
 
 

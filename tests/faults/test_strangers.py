@@ -7,9 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-
-from faults.runs import all_finite, bounded, call, copy, reason
-from faults.strangers import Stranger
+from support.faults.runs import all_finite, bounded, call, copy, reason
+from support.faults.strangers import Stranger
 
 # What is imported while a command runs would count as its own.
 from hmrnn.domains.strokes import figures as _strokes  # noqa: F401

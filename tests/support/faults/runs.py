@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
 from safetensors.torch import load_file
 
 from hmrnn.storage.files import sealed
+from support import commands
 
 SIZES = "--hidden-sizes 8 8 8 --output-size 8 --embedding-size 8"
 # Without a cooldown, so that a run may be resumed with more epochs and still be the same.

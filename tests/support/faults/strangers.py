@@ -12,11 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import older_runs
-
-from faults.runs import flipped, truncated
 from hmrnn.storage.files import sealed
 from hmrnn.training.checkpoint import load_progress, write_state
+from support import older_runs
+from support.faults.runs import flipped, truncated
 
 FILES = ("config.json", "symbols.json", "model.safetensors", "training.safetensors", "metrics.jsonl", ".lock")
 INNER = ("best/config.json", "best/symbols.json", "best/model.safetensors")
