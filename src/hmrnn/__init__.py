@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         HMLSTMOutput,
         HMLSTMState,
         Operation,
+        PackedOutput,
         Piecewise,
     )
     from hmrnn.training.run import train_run
@@ -49,6 +50,7 @@ __all__ = [
     "MixtureHead",
     "Operation",
     "OutputEmbedding",
+    "PackedOutput",
     "Piecewise",
     "PointDensity",
     "SeriesModel",
@@ -80,7 +82,16 @@ _HOMES = {
     "hmrnn.domains.strokes.model": ("StrokeModel", "StrokeModelOutput"),
     "hmrnn.domains.text.model": ("TextModel", "TextModelOutput"),
     "hmrnn.output": ("OutputEmbedding", "SoftmaxHead"),
-    "hmrnn.sequence": ("COPY", "FLUSH", "UPDATE", "HMLSTMOutput", "HMLSTMState", "Operation", "Piecewise"),
+    "hmrnn.sequence": (
+        "COPY",
+        "FLUSH",
+        "UPDATE",
+        "HMLSTMOutput",
+        "HMLSTMState",
+        "Operation",
+        "PackedOutput",
+        "Piecewise",
+    ),
     "hmrnn.training.run": ("train_run",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -5,6 +5,7 @@ No torch here: `hmrnn train text --help` reads this file and must be quick.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -152,16 +153,27 @@ class ModelConfig:
             )
 
 
+NameOrFile = Annotated[str, arg(metavar="NAME|FILE")]
+
+
 @dataclass(frozen=True)
 class DataConfig:
     """What to learn from: a set that is known by its name, or a path."""
 
-    data: str = "builtin"
+    data: NameOrFile = "builtin"
     sets: ClassVar[tuple[str, ...]]
 
     @property
     def is_path(self) -> bool:
         return self.data not in self.sets
+
+    def check_there(self) -> None:
+        """Refuses a path at which there is nothing."""
+        if self.is_path and not os.path.exists(self.data):
+            raise ValueError(
+                f"{self.data}: there is no such file or folder, and it is not one of the sets known by name: "
+                f"{', '.join(self.sets)}"
+            )
 
     def at_home(self: Data) -> Data:
         """With an absolute path, so that a run can be resumed from another folder."""
@@ -262,6 +274,9 @@ class TrainingConfig:
         return self.guided_updates != 0
 
 
+Device = Annotated[str, arg(metavar="DEVICE")]
+
+
 @dataclass(frozen=True)
 class ReadingConfig:
     """Which model of a run reads, and how."""
@@ -272,7 +287,7 @@ class ReadingConfig:
     """How the network is computed. auto takes the fastest that works here."""
     precision: Precision = "auto"
     """Of matrix products. auto takes the one that the run was trained with."""
-    device: str = "auto"
+    device: Device = "auto"
     """Where the network is computed: cpu, cuda, cuda:N or mps. auto takes a GPU if CUDA has one, else the CPU."""
 
     def __post_init__(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -113,7 +114,8 @@ class HMLSTM(Recurrent):
     the next step. A layer that gets nothing from below COPYs its state. The equations are in `hmrnn.equations`.
 
     input_size      features of x
-    hidden_sizes    units of each layer, the lowest first
+    hidden_sizes    units of each layer, the lowest first; or one number for all, with `num_layers`
+    num_layers      how many layers, if `hidden_sizes` is one number
     layer_norm      normalise the gates' pre-activations, and the cell inside its tanh
     boundary        step: z~ > 0.5; sample: Bernoulli(z~); soft: z~ itself
     copy_boundary   in a COPY step, hold: z = 0; recompute: z from the detector, as in any other step
@@ -137,7 +139,8 @@ class HMLSTM(Recurrent):
     def __init__(
         self,
         input_size: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: int | Sequence[int],
+        num_layers: int | None = None,
         *,
         layer_norm: bool = True,
         boundary: Boundary = "step",
@@ -151,8 +154,10 @@ class HMLSTM(Recurrent):
         engine: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **of_lstm: Any,
     ) -> None:
-        super().__init__(input_size, hidden_sizes, slope=slope, batch_first=batch_first)
+        check_habits(of_lstm)
+        super().__init__(input_size, hidden_sizes, num_layers, slope=slope, batch_first=batch_first)
         check_share("dropout", dropout)
         check_share("weight_drop", weight_drop)
         self.dropout, self.weight_drop = dropout, weight_drop
@@ -333,6 +338,26 @@ class HMLSTM(Recurrent):
             f"copy_boundary={self.copy_boundary!r}, dropout={self.dropout}, weight_drop={self.weight_drop}, "
             f"engine={self._requested_engine!r}"
         )
+
+
+# Arguments of torch.nn.LSTM: the values that change nothing, and what others are told.
+HABITS = {
+    "bias": (True, "the detectors need theirs"),
+    "proj_size": (0, "a layer copies the hidden state that it gates; put a Linear behind the network"),
+    "bidirectional": (False, "a boundary is found from the past; run a second HMLSTM over the reversed sequence"),
+}
+
+
+def check_habits(given: Mapping[str, Any]) -> None:
+    """Refuses arguments that `HMLSTM` has not, and says why to those who know them from `torch.nn.LSTM`."""
+    for name, value in given.items():
+        if name == "hidden_size":
+            raise TypeError("HMLSTM has no hidden_size: give hidden_sizes, one for each layer, or one and num_layers")
+        if name not in HABITS:
+            raise TypeError(f"HMLSTM got an unexpected argument {name!r}")
+        harmless, reason = HABITS[name]
+        if value != harmless:
+            raise TypeError(f"HMLSTM has no {name}={value!r}: {reason}")
 
 
 def operations(z: Tensor, z_start: Tensor, valid: Tensor | None) -> Tensor:

@@ -5,16 +5,18 @@ T  time steps      B  batch rows      L  layers      H_l  units of layer l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
+import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.utils.rnn import PackedSequence
 
 
 class Operation(IntEnum):
@@ -132,9 +134,13 @@ class HMLSTMState:
         """As `Tensor.to`: a device, a dtype, or both."""
         return self._map(lambda tensor: tensor.to(*args, **kwargs))
 
-    def select(self, rows: Tensor | slice | list[int]) -> HMLSTMState:
-        """The state of some batch rows, by index, mask or slice."""
+    def select(self, rows: Tensor | slice | list[int] | int) -> HMLSTMState:
+        """The state of some batch rows, by index, mask or slice; of one, without a batch dimension, by its number."""
         return self._map(lambda tensor: tensor[rows])
+
+    def batch_of_one(self) -> HMLSTMState:
+        """That of one sequence with a batch dimension."""
+        return self._map(lambda tensor: tensor.unsqueeze(0))
 
     def renewed(self, rows: list[int]) -> HMLSTMState:
         """The same, with some batch rows as at the start."""
@@ -145,9 +151,22 @@ class HMLSTMState:
         return HMLSTMState(tuple(map(f, self.h)), tuple(map(f, self.c)), f(self.z))
 
 
+class NoTensor:
+    """What an output says to those who take it for the tensor that `torch.nn.LSTM` gives."""
+
+    def __getitem__(self, where: Any) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} is no tensor: .last has the hidden states of the top layer, .h those of each layer"
+        )
+
+    def __iter__(self) -> Iterator[NoReturn]:
+        return self[0]
+
+
 @dataclass(frozen=True)
-class HMLSTMOutput:
-    """What every layer did at every step. (T, B) stands for (B, T) with `batch_first`, and for (B,) out of `step()`."""
+class HMLSTMOutput(NoTensor):
+    """What every layer did at every step. (T, B) stands for (B, T) with `batch_first`, for (B,) out of `step()`, and
+    for (T,) if the input was one sequence, without a batch."""
 
     steps: tuple[Piecewise, ...]  # L times (T, B, H_l): hidden states, each distinct one once
     z: Tensor  # (T, B, L-1): boundaries, 0 or 1 (or between, if soft); 0 at padded steps
@@ -157,3 +176,75 @@ class HMLSTMOutput:
     def h(self) -> tuple[Tensor, ...]:  # L times (T, B, H_l)
         """The hidden states, written out."""
         return tuple(steps.dense() for steps in self.steps)
+
+    @cached_property
+    def last(self) -> Tensor:  # (T, B, H_L)
+        """The hidden states of the top layer, written out: what `torch.nn.LSTM` calls its output."""
+        return self.h[-1] if "h" in self.__dict__ else self.steps[-1].dense()
+
+    @property
+    def rates(self) -> Tensor:  # (L-1,)
+        """How often each detector fired, of all steps that are not padded."""
+        return rates_of(self.z, self.operations)
+
+
+@dataclass(frozen=True)
+class PackedOutput(NoTensor):
+    """What comes of a `PackedSequence`: everything packed as the input was."""
+
+    steps: tuple[Piecewise, ...]  # L times (N, H_l): hidden states in the order of the input's data
+    z: PackedSequence  # of (N, L-1)
+    operations: PackedSequence  # of (N, L)
+
+    @cached_property
+    def h(self) -> tuple[PackedSequence, ...]:  # L times, of (N, H_l)
+        """The hidden states, written out."""
+        return tuple(self.z._replace(data=steps.dense()) for steps in self.steps)
+
+    @cached_property
+    def last(self) -> PackedSequence:  # of (N, H_L)
+        """The hidden states of the top layer: what `torch.nn.LSTM` calls its output."""
+        return self.h[-1] if "h" in self.__dict__ else self.z._replace(data=self.steps[-1].dense())
+
+    @property
+    def rates(self) -> Tensor:  # (L-1,)
+        """How often each detector fired."""
+        return rates_of(self.z.data, self.operations.data)
+
+
+def rates_of(z: Tensor, operations: Tensor) -> Tensor:
+    """(L-1,): at which share of the steps z is 1. The lowest layer copies at padded steps only: those do not count."""
+    steps = (operations[..., 0] != COPY).sum().clamp_min(1)
+    return (z.detach() > 0.5).flatten(0, -2).sum(0) / steps
+
+
+def register(kind: type[Any], *tensors: str, settings: tuple[str, ...] = ()) -> None:
+    """Makes a dataclass a pytree of those of its fields that are tensors, or trees of them, and not None."""
+
+    def flatten(node: Any) -> tuple[list[Any], list[Any]]:
+        there = [name for name in tensors if getattr(node, name) is not None]
+        return [getattr(node, name) for name in there], [there, [getattr(node, name) for name in settings]]
+
+    def flatten_with_keys(node: Any) -> tuple[list[tuple[pytree.KeyEntry, Any]], list[Any]]:
+        leaves, context = flatten(node)
+        return [(pytree.GetAttrKey(name), leaf) for name, leaf in zip(context[0], leaves, strict=True)], context
+
+    def unflatten(leaves: Iterable[Any], context: list[Any]) -> Any:
+        there, set_to = context
+        return kind(**dict(zip(there, leaves, strict=True)), **dict(zip(settings, set_to, strict=True)))
+
+    pytree.register_pytree_node(
+        kind,
+        flatten,
+        unflatten,
+        serialized_type_name=f"hmrnn.{kind.__name__}",
+        flatten_with_keys_fn=flatten_with_keys,
+        to_dumpable_context=lambda context: context,
+        from_dumpable_context=lambda context: context,
+    )
+
+
+register(Piecewise, "values", "index", "tangents", "repeats", settings=("in_order",))
+register(HMLSTMState, "h", "c", "z")
+register(HMLSTMOutput, "steps", "z", "operations")
+register(PackedOutput, "steps", "z", "operations")

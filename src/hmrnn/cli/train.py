@@ -8,8 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tyro
-
+from hmrnn.cli.metavars import parsed
 from hmrnn.cli.read import bad_usage
 from hmrnn.config import RunConfig, Stopped, UsageError
 from hmrnn.domains import Domain
@@ -35,10 +34,11 @@ def train(domain: Domain, arguments: Sequence[str]) -> None:
             start = replace(start, data=replace(start.data, data=printable(start.data.data)))
     flags = domain.flags()["train"]
     with bad_usage():
-        asked = tyro.cli(flags, prog=f"hmrnn train {domain.name}", args=arguments, default=flags(run=start))  # type: ignore[call-arg]
+        asked = parsed(flags, f"hmrnn train {domain.name}", arguments, default=flags(run=start))  # type: ignore[call-arg]
         asked.check()
     if seen.resume is not None and seen.preset is not None:
         raise UsageError("--preset can't be combined with --resume: the run has its settings")
+    asked.look(domain)
     asked.carry_out()
 
 

@@ -12,6 +12,7 @@ from hmrnn.config import (
     MOST_LAYERS,
     DataConfig,
     Measure,
+    NameOrFile,
     RunConfig,
     TrainingConfig,
     check_range,
@@ -95,7 +96,7 @@ class SeriesDataConfig(DataConfig):
     """The series to learn from."""
 
     sets = SERIES_SETS
-    data: str = "builtin"
+    data: NameOrFile = "builtin"
     """builtin, a file (.csv with a header, .npy, .npz), or a folder of such files, each a sequence."""
     columns: tuple[str, ...] | None = None
     """The columns to read. By default all that are numbers, but for the time or a date, which is left out."""

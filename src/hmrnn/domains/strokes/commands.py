@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +16,12 @@ from hmrnn.cli.common import (
     load_model,
     matplotlib_figures,
     one_file,
+    output,
     print_json,
     save_figures,
     write_figure,
 )
+from hmrnn.cli.flags import STANDARD_INPUT
 from hmrnn.config import UsageError
 from hmrnn.domains.strokes import flags
 from hmrnn.domains.strokes.config import StrokeDataConfig
@@ -47,11 +48,11 @@ from hmrnn.domains.vectors.commands import (
     generated,
     tell_boundaries,
     tell_likelihood,
+    title_of,
     told_segments,
     write_json,
 )
 from hmrnn.domains.vectors.structure import LineSegmentation
-from hmrnn.printable import printable
 from hmrnn.show.drawings import drawings_page
 from hmrnn.storage.files import write_atomically
 
@@ -117,31 +118,31 @@ def draw(lines: Sequence[Points], out: Path, animated: bool) -> None:
 
 
 def segment(asked: flags.Segment) -> None:
-    """Prints the segments of each line of a file of JSON lines."""
-    directory, file, form, reading = asked.run, asked.file, asked.format, asked.reading
-    model = load_model(StrokeModel, directory, reading)
-    if form != "text" and isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: these are files
-    found = segmented(model, file, asked.vectors)
-    if form == "json":
-        write_json((({}, line) for line in found), WORDS)
-        return
-    if form == "html":
-        print(segments_page(found, printable(f"{Path(file).name}, read by {directory.name}")))
-        return
-    for number, line in enumerate(found, 1):
-        strokes = len(to_strokes(line.points))
-        print(f"line {number}: points: {len(line.points)}; pen strokes: {strokes}; {told_segments(line)}")
+    """Writes the segments of each line of files of JSON lines."""
+    model = load_model(StrokeModel, asked.run, asked.reading)
+    found = segmented(model, asked.files, asked.vectors)
+    with output(asked.out, is_file=asked.format != "text") as out:
+        if asked.format == "json":
+            write_json((({}, line) for line in found), WORDS, out)
+        elif asked.format == "html":
+            out.write(segments_page(found, title_of(asked)) + "\n")
+        else:
+            for number, line in enumerate(found, 1):
+                strokes = len(to_strokes(line.points))
+                told = told_segments(line)
+                out.write(f"line {number}: points: {len(line.points)}; pen strokes: {strokes}; {told}\n")
 
 
-def segmented(model: StrokeModel, file: str, vectors: bool = False) -> Iterator[LineSegmentation]:
-    """Each line of a file, - is standard input, as it is read."""
-    with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as stream:
-        number = 0
-        for number, points in enumerate(read_json_lines(stream, "standard input" if file == "-" else file), 1):  # noqa: B007
-            yield model.segment(points, vectors=vectors)
-    if number == 0:
-        raise ValueError(f"{file}: empty: there is nothing to segment")
+def segmented(model: StrokeModel, files: Sequence[Path], vectors: bool = False) -> Iterator[LineSegmentation]:
+    """Each line of the files, - is standard input, as it is read."""
+    for file in files:
+        given = file == STANDARD_INPUT
+        name, number = "standard input" if given else str(file), 0
+        with nullcontext(sys.stdin.buffer) if given else file.open("rb") as stream:
+            for number, points in enumerate(read_json_lines(stream, name), 1):  # noqa: B007
+                yield model.segment(points, vectors=vectors)
+        if number == 0:
+            raise ValueError(f"{name}: empty: there is nothing to segment")
 
 
 def segments_page(found: Iterator[LineSegmentation], title: str) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hmrnn.config import SettingError
 from hmrnn.domains.text.config import MEASURE, TextRunConfig
-from hmrnn.domains.text.data.store import TextData
+from hmrnn.domains.text.data.store import TextData, told_left_out
 from hmrnn.domains.text.data.streams import Streams
 from hmrnn.domains.text.evaluation import score_text
 from hmrnn.domains.text.model import TextModel
@@ -71,6 +71,7 @@ class TextTask:
         self.rates: Sequence[float] = teacher.rates if teacher else ()
         self.window = run.training.window
         self.train, self.valid = data.split("train"), data.split("valid")
+        self.left_out = told_left_out(data.left_out)
         self.rows = run.training.batch_size
         rows = self.rows * processes.world
         self.epochs = Epochs((len(self.train) - 1) // rows // self.window)
@@ -147,7 +148,7 @@ class TextTask:
 
     def description(self) -> str:
         taught = f"\n{self.taught.description()}" if self.taught else ""
-        return (
+        return self.left_out + (
             f"{self.distinct} distinct symbols; {len(self.train):,} to train on, {len(self.valid):,} to validate; "
             f"{self.symbols_per_update:,} an update{taught}"
         )
