@@ -103,3 +103,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value = getattr(import_module(_HOME_OF[name]), name)
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -153,6 +153,7 @@ class ModelConfig:
             )
 
 
+STANDARD_INPUT = "-"
 NameOrFile = Annotated[str, arg(metavar="NAME|FILE")]
 
 
@@ -226,9 +227,10 @@ class TrainingConfig:
     epochs: float = 100.0
     """Number of epochs. Fractions are allowed."""
     minutes: float | None = None
-    """Stop after this many minutes of training in all. The learning rate then decays by the clock."""
-    checkpoint_minutes: float = 5.0
-    """Largest number of minutes between checkpoints. Each validation writes one, too."""
+    """Stop after this many minutes of training in all. Without --epochs there is then no other limit.
+    The learning rate decays by the clock."""
+    checkpoint_minutes: float | None = None
+    """Minutes between checkpoints. By default a few seconds, but never more than 2 % of the time is spent on them."""
     seed: int = 0
     """Random seed. The same seed gives the same model on the same machine."""
 
@@ -240,8 +242,9 @@ class TrainingConfig:
             check_positive(name, getattr(self, name))
         if self.detector_radius is not None and not 0 <= self.detector_radius < float("inf"):
             raise ValueError(f"detector_radius must not be negative, and finite; got {self.detector_radius}")
-        for name in ("validate_every", "checkpoint_minutes"):
-            check_positive(name, getattr(self, name), LONGEST)
+        check_positive("validate_every", self.validate_every, LONGEST)
+        if self.checkpoint_minutes is not None:
+            check_positive("checkpoint_minutes", self.checkpoint_minutes, LONGEST)
         for name in ("epochs", "minutes"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= LONGEST:

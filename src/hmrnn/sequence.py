@@ -26,6 +26,20 @@ class Operation(IntEnum):
     COPY = 1
     FLUSH = 2
 
+    def __repr__(self) -> str:
+        return self.name
+
+    __str__ = __repr__
+
+    @classmethod
+    def names(cls, operations: Tensor) -> Any:
+        """Those of a tensor, such as `HMLSTMOutput.operations`, by name: lists in lists."""
+        return named(operations.tolist())
+
+
+def named(numbers: Any) -> Any:
+    return [named(own) for own in numbers] if isinstance(numbers, list) else Operation(numbers).name
+
 
 UPDATE, COPY, FLUSH = Operation.UPDATE, Operation.COPY, Operation.FLUSH
 
@@ -44,6 +58,10 @@ class Piecewise:
     tangents: Tensor | None = None  # (N, H); None if no gradient is wanted, or if nothing is repeated
     repeats: Tensor | None = None  # (T, B), zero
     in_order: bool = False  # every step has a value of its own, one after the other
+
+    def __repr__(self) -> str:
+        values = " of ".join(map(str, sizes(self.values)))
+        return f"Piecewise({' x '.join(map(str, sizes(self.index)))} steps, {values} units)"
 
     @staticmethod
     def from_dense(dense: Tensor) -> Piecewise:
@@ -85,6 +103,11 @@ class Piecewise:
         return Piecewise(f(self.values), self.index, tangents, self.repeats, self.in_order)
 
 
+def sizes(tensor: Tensor) -> tuple[Any, ...]:
+    """For a repr, which must not fail whatever stands in a tensor's place."""
+    return tuple(getattr(tensor, "shape", ())) or ("?",)
+
+
 class _Expand(torch.autograd.Function):
     """values[index] + repeats * tangents[index], where repeats is zero."""
 
@@ -122,6 +145,10 @@ class HMLSTMState:
     h: tuple[Tensor, ...]  # L times (B, H_l)
     c: tuple[Tensor, ...]  # L times (B, H_l)
     z: Tensor  # (B, L-1)
+
+    def __repr__(self) -> str:
+        batch = "".join(f"B={size}, " for size in sizes(self.z)[:-1])
+        return f"HMLSTMState({batch}layers {'/'.join(str(sizes(h)[-1]) for h in self.h)})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {"h": self.h, "c": self.c, "z": self.z}  # and not what an engine has noted of it
@@ -171,6 +198,16 @@ class HMLSTMOutput(NoTensor):
     steps: tuple[Piecewise, ...]  # L times (T, B, H_l): hidden states, each distinct one once
     z: Tensor  # (T, B, L-1): boundaries, 0 or 1 (or between, if soft); 0 at padded steps
     operations: Tensor  # (T, B, L) int8: UPDATE, COPY or FLUSH; a soft boundary counts from 0.5
+
+    def __repr__(self) -> str:
+        shape = ", ".join(f"{name}={size}" for name, size in zip("TB", sizes(self.z)[:-1], strict=False))
+        layers = "/".join(str(sizes(steps.values)[-1]) for steps in self.steps)
+        rates = ""
+        if type(self.z) is Tensor:  # and nothing without numbers
+            read = int((self.operations[..., 0] != COPY).sum())  # padded steps do not count
+            fired = (self.z > 0.5).flatten(0, -2).sum(0).tolist()
+            rates = "".join(f" {count / max(1, read):.2f}".replace(" 0.", " .") for count in fired)
+        return f"HMLSTMOutput({shape}, layers {layers}{rates and ', rates' + rates})"
 
     @cached_property
     def h(self) -> tuple[Tensor, ...]:  # L times (T, B, H_l)

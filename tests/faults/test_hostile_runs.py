@@ -276,7 +276,8 @@ def test_a_lock_that_is_none(runs, tmp_path, name, what):
 @pytest.mark.parametrize("data", ["/dev/zero", "\0", "../" * 99 + "etc/passwd", "/", "a\nb", "~", "-", "\ud800"])
 def test_a_run_that_names_other_data(runs, tmp_path, name, data, monkeypatch):
     """What a run says it was trained on is read only if it is that."""
-    monkeypatch.setattr("hmrnn.domains.text.data.corpora.files_below", lambda path: [path])  # not the whole disk, of /
+    # not the whole disk, of /
+    monkeypatch.setattr("hmrnn.domains.text.data.corpora.files_below", lambda path, *_: ([path], []))
     run = copy(runs[name], tmp_path)
     settings = json.loads((run / "config.json").read_text())["data"]
     reseal(run, data={**settings, "data": data})

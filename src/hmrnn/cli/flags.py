@@ -88,7 +88,7 @@ class Train(Command):
         check_device(self.device)
 
     def look(self, domain: Domain) -> None:
-        if self.resume is None:
+        if self.resume is None and self.run.data.data != "-":
             self.run.data.check_there()
 
     def carry_out(self) -> None:
@@ -102,7 +102,7 @@ class OfRun(Command):
     """A command that uses one run."""
 
     run: Positional[Run]
-    """Directory of the run, or builtin for the model that comes with hmrnn."""
+    """Directory of the run; or builtin or builtin-strokes, the models that come with hmrnn."""
     reading: Annotated[ReadingConfig, arg(name="")] = BY_DEFAULT
 
 
@@ -162,7 +162,7 @@ class Segment(OfRun):
 @dataclass(frozen=True, kw_only=True)
 class Figure(Command):
     runs: Positional[tuple[Run, ...]]
-    """Directory of the run, or builtin. Several runs share the training curves; data comes from the first."""
+    """Directory of the run, builtin or builtin-strokes. Several runs share the training curves; data comes from the first."""
     out: Path
     """A folder for all figures as pdf, svg and png, or one file."""
     data_dir: Dir | None = None

@@ -5,20 +5,15 @@ from __future__ import annotations
 import copy
 import math
 import signal
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
 from hmrnn.boundary import SlopeSchedule
-from hmrnn.config import SettingError
+from hmrnn.config import SettingError, TrainingConfig
 from hmrnn.devices import description, fetched, on_cpu
 from hmrnn.engines import native
 from hmrnn.guidance import Guidance, decides, matching
@@ -33,10 +28,11 @@ from hmrnn.training.checkpoint import (
 )
 from hmrnn.training.distributed import Processes
 from hmrnn.training.metrics import CollapseWatch, Reporter
-from hmrnn.training.schedules import LearningRate
+from hmrnn.training.schedules import Checkpoints, LearningRate
+from hmrnn.training.stopping import STOPPED, stop_signals
 from hmrnn.training.task import Task, Validation
 
-STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}  # why a run ended that was told to
+CONVERGED = "validation has stopped improving"
 GIVE_UP = 20  # updates in a row that gave no finite loss and gradient
 MATCHED = 16  # windows that the detectors of an average are set by
 
@@ -85,6 +81,7 @@ class Training:
         self.skipped = 0  # of those, how many were not applied
         self.skipped_in_a_row = 0
         self.minutes = 0.0
+        self.saving = 0.0  # seconds that the latest checkpoint took
         self.best = math.inf  # of all validations, in the task's measure
         self.judged: Pretrained = task.model  # what the latest validation looked at, and what best/ holds
 
@@ -98,13 +95,20 @@ class Training:
 
     @property
     def validation_due(self) -> bool:
-        return self.task.epochs.is_multiple(self.update, self.config.validate_every)
+        return self.validates_after(self.update)
+
+    def validates_after(self, update: int) -> bool:
+        return self.task.epochs.is_multiple(update, self.config.validate_every)
 
     @property
     def share(self) -> float:
         """How much of the run is behind us."""
-        done = self.update / max(1, self.last_update)
-        return done if self.config.minutes is None else max(done, self.minutes / max(self.config.minutes, 1e-9))
+        return self.share_of(self.config)
+
+    def share_of(self, config: TrainingConfig) -> float:
+        """How much of a run that ends as these settings say."""
+        done = self.update / max(1, self.task.epochs.updates(config.epochs))
+        return done if config.minutes is None else max(done, self.minutes / max(config.minutes, 1e-9))
 
     def learning_rate(self) -> float:
         """Of the next update: all processes must ask for it, since their clocks differ and it must not."""
@@ -197,10 +201,12 @@ class Training:
         return Validation(loss, own.rates), improved
 
     def save(self, directory: Path) -> None:
+        start = time.monotonic()
         self.check_finite()
         progress = self.state_dict()  # by all processes: it gathers
         if self.processes.first:
             save_run(directory, self.task.model, self.run, progress)
+        self.saving = time.monotonic() - start
 
     def save_best(self, directory: Path) -> None:
         self.check_finite()
@@ -286,40 +292,43 @@ class Training:
 
 def train(training: Training, directory: Path, reporter: Reporter) -> str:
     """Trains to the end, or until it is told to stop. Says why it ended."""
-    config, before = training.config, training.minutes
-    start = saved = time.monotonic()
+    before, start = training.minutes, time.monotonic()
+    checkpoints = Checkpoints(training.config.checkpoint_minutes, start)
     speed = 0.0  # steps a second, a running mean
     ended = end_of(training) or ("the time is over" if training.over else "")
     with stop_signals() as stop:
         while not ended:
             began = time.monotonic()
-            done = training.make_update(stop.asked, began - saved > 60 * config.checkpoint_minutes)
+            done = training.make_update(
+                stop.asked, checkpoints.due(began, training.saving, training.validates_after(training.update + 1))
+            )
             now = time.monotonic()
             training.minutes = before + (now - start) / 60
             speed += (done.steps / (now - began) - speed) * (0.05 if speed else 1.0)
             report(training, done, speed, reporter)
             if training.validation_due:
-                validation, improved = training.validate()
-                training.rate.after(validation.loss)
-                tell_validation(training, validation, improved, reporter)
-                if improved:
-                    training.save_best(directory)
+                training.rate.after(validate(training, directory, reporter))
             ended = (
                 STOPPED[done.stopped] if done.stopped else end_of(training) or ("the time is over" if done.over else "")
             )
+            if ended and not done.stopped and not training.validation_due:
+                # Not part of the schedule: had the run gone on, it would not have been made.
+                validate(training, directory, reporter)
             # Not while updates fail: if the one before them spoilt the weights, the last good checkpoint must stay.
-            if done.applied and (done.checkpoint or training.validation_due or ended):
+            if done.applied and (done.checkpoint or ended):
                 training.minutes = before + (time.monotonic() - start) / 60
                 training.save(directory)
-                saved = time.monotonic()
-        if ended not in STOPPED.values() and not training.validation_due:
-            # Not part of the schedule: had the run gone on, it would not have been made.
-            validation, improved = training.validate()
-            tell_validation(training, validation, improved, reporter)
-            if improved:
-                training.save_best(directory)
-                training.save(directory)
+                checkpoints.latest = time.monotonic()
     return ended
+
+
+def validate(training: Training, directory: Path, reporter: Reporter) -> float:
+    """The loss. A model that is better than all before it is kept."""
+    validation, improved = training.validate()
+    tell_validation(training, validation, improved, reporter)
+    if improved:
+        training.save_best(directory)
+    return validation.loss
 
 
 def end_of(training: Training) -> str:
@@ -330,7 +339,7 @@ def end_of(training: Training) -> str:
             f"{training.update})"
         )
     if training.rate.finished:
-        return "validation has stopped improving"
+        return CONVERGED
     return "all epochs are done" if training.update >= training.last_update else ""
 
 
@@ -356,8 +365,8 @@ def report(training: Training, done: Update, speed: float, reporter: Reporter) -
         **{f"{measure.step}_per_second": speed},
         minutes=training.minutes,
     )
-    rates = " ".join(f"{rate:.2f}" for rate in done.rates)
-    fired = f", boundaries {rates}" if rates else ""
+    rates = " ".join(f"{rate:.2f}".lstrip("0") for rate in done.rates)
+    fired = f", z {rates}" if rates else ""
     reporter.progress(
         training.share,
         f"epoch {training.epoch:.2f}, {done.loss:.3f} {measure.name}, {speed:,.0f} {measure.step}/s{fired}",
@@ -380,29 +389,3 @@ def tell_validation(training: Training, validation: Validation, improved: bool, 
         f"{validation.loss:.4f} {measure.text}{', the best so far' if improved else ''}"
         f"{f', boundaries {rates}' if rates else ''}; learning rate {training.learning_rate():.2g}"
     )
-
-
-@dataclass
-class Stop:
-    asked: int | None = None  # by which signal
-
-
-@contextmanager
-def stop_signals() -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM ask for a stop after the update at hand; a second Ctrl-C stops at once."""
-    stop = Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # signals belong to the main thread
-        return
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        stop.asked = number
-        print("\nstopping after this update; Ctrl-C again stops at once", file=sys.stderr)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = {number: signal.signal(number, ask) for number in STOPPED}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -75,7 +75,8 @@ class Reporter:
         self.bar: tqdm[Any] = tqdm(
             total=1.0,
             initial=self.done,
-            bar_format="{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining}{postfix}",
+            bar_format="{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}",
+            dynamic_ncols=True,  # the bar takes the room that the text leaves
             disable=not (active and sys.stderr.isatty()),
         )
 

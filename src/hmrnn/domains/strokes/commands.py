@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from hmrnn.cli.common import (
     draw_training,
@@ -38,6 +37,7 @@ from hmrnn.domains.strokes.drawing import (
     STYLE,
     animated_svg,
     coloured_svg,
+    pieces,
     svg,
 )
 from hmrnn.domains.strokes.model import StrokeModel
@@ -84,7 +84,7 @@ def generate(asked: flags.Generate) -> None:
     made = generated(model, given, asked.lines, max_new, asked.bias, seed)
     drawn = [np.array([point.point for point in line], dtype=np.float32) for line in made]
     if out is not None:
-        draw(drawn, out, asked.animated)
+        draw(drawn, out, asked.animated, 0 if given is None else len(given))
     if asked.json:
         told = [
             {
@@ -108,12 +108,12 @@ def first_line(path: Path) -> Points:
     raise ValueError(f"{path}: empty: there is no line to go on from")
 
 
-def draw(lines: Sequence[Points], out: Path, animated: bool) -> None:
+def draw(lines: Sequence[Points], out: Path, animated: bool, given: int) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".svg":
-        write_atomically(out, animated_svg(lines) if animated else svg(lines))
+        write_atomically(out, animated_svg(lines, given) if animated else svg(lines, given))
     else:
-        drawn = matplotlib_figures("hmrnn.domains.strokes.figures").raster_figure(lines)
+        drawn = matplotlib_figures("hmrnn.domains.strokes.figures").raster_figure(lines, given)
         write_figure(drawn, out)
 
 
@@ -155,12 +155,6 @@ def segments_page(found: Iterator[LineSegmentation], title: str) -> str:
         for name, ends in pieces(line):
             drawings.append((f"line {number}, {name}", coloured_svg(line.points, ends)))
     return drawings_page(title, drawings, STYLE)
-
-
-def pieces(line: LineSegmentation) -> list[tuple[str, npt.NDArray[np.bool_]]]:
-    """By what a line can be coloured: a name, and where a piece ends."""
-    layers = [(f"segments of layer {l + 1} (z{l + 1})", z) for l, z in enumerate(line.steps.z.numpy().T)]
-    return [("pen strokes", line.points[:, 2] > 0.5), *layers[::-1]]
 
 
 def score(asked: flags.Score) -> None:

@@ -88,7 +88,8 @@ class TextDataConfig(DataConfig):
 
     sets = TEXT_SETS
     data: NameOrFile = "builtin"
-    """ptb, text8, enwik8, builtin (no download), planted (made), or a file or a folder of files."""
+    """ptb, text8, enwik8, builtin (no download), planted (made), or a file or a folder of files; - is standard input,
+    which is kept in the run."""
     bytes: bool = False
     """Use the bytes of a file as symbols instead of its UTF-8 characters. enwik8 always does."""
     random_start: bool = False
