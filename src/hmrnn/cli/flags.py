@@ -162,7 +162,7 @@ class Segment(OfRun):
 @dataclass(frozen=True, kw_only=True)
 class Figure(Command):
     runs: Positional[tuple[Run, ...]]
-    """Directory of the run, builtin or builtin-strokes. Several runs share the training curves; data comes from the first."""
+    """Directory of the run, builtin or builtin-strokes. Of several, training curves are drawn together."""
     out: Path
     """A folder for all figures as pdf, svg and png, or one file."""
     data_dir: Dir | None = None
