@@ -284,7 +284,7 @@ def test_detectors_are_steered_to_the_rates_that_were_found(text_file, tmp_path)
     saved, data = load_run(tmp_path / "run"), load_text(run.data)
     teacher = load_teacher(tmp_path / "run", run)
     training = runs.prepare(saved, data, "auto", runs.Processes())
-    assert training.guidance.targets[0] == teacher.rates[0]
+    assert training.guide.targets[0] == teacher.rates[0]
     told = training.task.loss(0, torch.Generator()).uncertainty()
     train = data.split("train").astype(np.int64)
     for row, start in enumerate(training.task.streams(0).starts[1:], start=1):
@@ -303,7 +303,7 @@ def test_a_run_from_before_there_were_teachers_goes_on_with_three_symbols(text_f
     make = Training.make_update
 
     def watched(self, stop, checkpoint):
-        seen.append((type(self.task.teacher), self.guidance.targets))
+        seen.append((type(self.task.teacher), self.guide.targets))
         return make(self, stop, checkpoint)
 
     monkeypatch.setattr(Training, "make_update", watched)

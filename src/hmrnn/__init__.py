@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from hmrnn.domains.text.config import TextModelConfig
     from hmrnn.domains.text.data.symbols import Symbols
     from hmrnn.domains.text.model import TextModel, TextModelOutput
+    from hmrnn.guidance.branching import Branching
+    from hmrnn.guidance.guide import Guide
     from hmrnn.hmlstm import HMLSTM
     from hmrnn.mixture import MixtureHead, PointDensity
     from hmrnn.output import OutputEmbedding, SoftmaxHead
@@ -44,7 +46,9 @@ __all__ = [
     "LSTM",
     "PTB_SLOPE",
     "UPDATE",
+    "Branching",
     "ClockworkRNN",
+    "Guide",
     "HMLSTMOutput",
     "HMLSTMState",
     "MixtureHead",
@@ -73,6 +77,8 @@ _HOMES = {
     "hmrnn.baselines": ("HRNN", "LSTM", "ClockworkRNN", "text_boundaries"),
     "hmrnn.boundary": ("HANDWRITING_SLOPE", "PTB_SLOPE", "SlopeSchedule"),
     "hmrnn.domains.text.data.symbols": ("Symbols",),
+    "hmrnn.guidance.branching": ("Branching",),
+    "hmrnn.guidance.guide": ("Guide",),
     "hmrnn.hmlstm": ("HMLSTM",),
     "hmrnn.domains.series.config": ("SeriesModelConfig",),
     "hmrnn.domains.series.model": ("SeriesModel", "SeriesModelOutput"),

@@ -33,7 +33,8 @@ class Segment:
 
     def __repr__(self) -> str:
         text = "" if self.text is None else f", {self.text!r}"
-        children = f", {len(self.children)} children" if self.children else ""
+        count = len(self.children)
+        children = f", {count} {'child' if count == 1 else 'children'}" if count else ""
         still = "" if self.closed else ", open"
         return f"Segment(layer {self.layer}, {self.start} to {self.end}{text}{children}{still})"
 

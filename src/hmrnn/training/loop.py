@@ -16,7 +16,8 @@ from hmrnn.boundary import SlopeSchedule
 from hmrnn.config import SettingError, TrainingConfig
 from hmrnn.devices import description, fetched, on_cpu
 from hmrnn.engines import native
-from hmrnn.guidance import Guidance, decides, matching
+from hmrnn.guidance.guide import Guide
+from hmrnn.guidance.steering import matching, obstacle
 from hmrnn.sequence import HMLSTMState
 from hmrnn.storage.pretrained import Pretrained
 from hmrnn.training.averaging import WeightAverage
@@ -73,7 +74,7 @@ class Training:
         self.average = WeightAverage(task.model, self.config.average) if self.config.average else None
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.learning_rate, fused=True)
         self.rate = LearningRate(self.config)
-        self.guidance = Guidance(self.config, task.model.rnn, task.rates)
+        self.guide = self.new_guide()
         self.slope = SlopeSchedule(self.config.slope_per_epoch, self.config.slope_limit)
         self.watch = CollapseWatch(task.model.rnn.num_layers - 1 if task.model.config.model == "hm-lstm" else 0)
         self.generator = torch.Generator().manual_seed(self.config.seed + processes.rank)
@@ -84,6 +85,23 @@ class Training:
         self.saving = 0.0  # seconds that the latest checkpoint took
         self.best = math.inf  # of all validations, in the task's measure
         self.judged: Pretrained = task.model  # what the latest validation looked at, and what best/ holds
+
+    def new_guide(self) -> Guide:
+        rates = self.task.rates or ([] if self.config.target_rate == "auto" else [self.config.target_rate])
+        return Guide(
+            self.task.model.rnn,
+            self.optimizer,
+            rates=[] if obstacle(self.task.model.rnn) else rates,
+            weight=self.config.uncertainty_weight,
+            updates=self.config.guided_updates,
+            strength=self.strength,
+            radius=self.config.detector_radius,
+        )
+
+    def strength(self) -> float:
+        """Of steering: it falls with the learning rate, and does not wait while that warms up."""
+        learning_rate: float = self.optimizer.param_groups[0]["lr"]
+        return learning_rate / self.rate.warmth(self.update) / self.config.learning_rate
 
     @property
     def epoch(self) -> float:
@@ -122,30 +140,28 @@ class Training:
         """One step of truncated backpropagation and of Adam. `stop`, a signal, and `checkpoint` are this process's
         wishes."""
         self.set_slope(self.update)
-        learning_rate, warmth = self.learning_rate(), self.rate.warmth(self.update)
+        learning_rate = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        strength = self.guidance.strength(self.update, learning_rate / warmth)  # guidance does not wait
-        with self.guidance.watching(self.update, strength):
+        with self.guide:
             loss = self.task.loss(self.update, self.generator)
         self.optimizer.zero_grad()
-        (loss.mean + self.guidance.loss(loss.uncertainty)).backward()
+        (loss.mean + self.guide.loss(uncertainty=loss.uncertainty)).backward()
         length = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip)
         wishes = [stop == number for number in STOPPED]
         wishes += [self.over and self.processes.first, checkpoint and self.processes.first]
         # The one time that an update waits for a GPU.
-        norm, *told = fetched(self.device, length, loss.mean, *loss.rates, *self.guidance.excess)
+        norm, *told = fetched(self.device, length, loss.mean, *loss.rates)
         sums = self.processes.sum([*told, *map(float, wishes)])
-        mean_loss, *means = (value / self.processes.world for value in sums[: len(told)])
-        rates, excess = means[: len(loss.rates)], means[len(loss.rates) :]
+        mean_loss, *rates = (value / self.processes.world for value in sums[: len(told)])
         # Every process sees the same sums and, after averaging, the same gradient: all decide alike.
         applied = math.isfinite(mean_loss) and math.isfinite(norm)
         if applied:
             self.apply_gradient()
-            self.guidance.steer(excess, strength)
             if self.average is not None:
                 self.average.see(self.task.model)
         else:
+            self.guide.skip()
             self.task.forget()
         self.skipped += not applied
         self.skipped_in_a_row = 0 if applied else self.skipped_in_a_row + 1
@@ -161,14 +177,12 @@ class Training:
 
     @torch.no_grad()
     def apply_gradient(self) -> None:
-        """Adam, with decoupled weight decay (AdamW), and the detectors' norm ball."""
+        """Adam, with decoupled weight decay (AdamW); and what the guide does after it."""
         shrink = 1 - self.optimizer.param_groups[0]["lr"] * self.config.weight_decay
         if shrink < 1:
             for matrix in self.matrices:
                 matrix.mul_(shrink)
         self.optimizer.step()
-        if self.config.detector_radius != 0:
-            self.task.model.rnn.constrain_detectors(self.config.detector_radius)
 
     def averaged_model(self) -> Pretrained:
         """A model with the average of the weights, whose detectors fire as often as the model's own.
@@ -178,7 +192,7 @@ class Training:
         assert self.average is not None
         model, task = copy.deepcopy(self.average.model), self.task
         model.rnn.slope = task.model.rnn.slope
-        if decides(model.rnn):
+        if not obstacle(model.rnn):
             state: HMLSTMState | None = None
             with matching(model.rnn, self.watch.rates):
                 for window in range(MATCHED):
@@ -230,6 +244,7 @@ class Training:
             "optimizer": {str(i): kept for i, kept in self.optimizer.state_dict()["state"].items()},
             "average": None if self.average is None else self.average.state_dict(),
             "rate": self.rate.state_dict(),
+            "guide": self.guide.state_dict(),
             "watch": self.watch.state_dict(),
             "random": gather(self.generator.get_state().unsqueeze(0)),
             "recurrent": None
@@ -245,6 +260,7 @@ class Training:
         return moved
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        state = {"guide": {**self.guide.state_dict(), "update": state["update"]}, **state}  # older runs have none
         self.check(state)
         self.update, self.minutes, self.best = state["update"], state["minutes"], state["best"]
         self.skipped, self.skipped_in_a_row = state["skipped"], state["skipped_in_a_row"]
@@ -254,6 +270,7 @@ class Training:
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         self.rate.load_state_dict(state["rate"])
+        self.guide.load_state_dict(state["guide"])
         self.watch.load_state_dict(state["watch"])
         own, recurrent = self.processes.own, state["recurrent"]
         self.generator.set_state(own(state["random"])[0])
@@ -265,7 +282,7 @@ class Training:
     def check(self, state: dict[str, Any]) -> None:
         """Refuses a state that this run can't have had. Its weights are checked when they are loaded."""
         own = self.state_dict()
-        for name in ("update", "skipped", "skipped_in_a_row", "minutes", "best", "rate", "watch", "random"):
+        for name in ("update", "skipped", "skipped_in_a_row", "minutes", "best", "rate", "guide", "watch", "random"):
             check_alike(state[name], own[name], name)
         if self.average is not None:
             check_alike(state["average"], own["average"], "average")

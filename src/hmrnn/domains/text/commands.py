@@ -274,6 +274,8 @@ def figure(asked: flags.Figure) -> None:
             loaded = text_to_evaluate(directories[0], None, model.symbols, reading.on_unknown, asked.data_dir)[1]
             numbers = torch.from_numpy(loaded.split("valid").astype(np.int64))
         short = segment_numbers(model, numbers[: asked.symbols])
+        if {"boundaries", "norms"} & set(kinds) and (hint := figures.font_hint(short.text)):
+            print(hint, file=sys.stderr)
         if "boundaries" in kinds:
             made["boundaries"] = figures.boundaries_figure(short)
         if "norms" in kinds:

@@ -17,6 +17,7 @@ from hmrnn.domains.text.data.streams import Streams
 from hmrnn.domains.text.evaluation import score_text
 from hmrnn.domains.text.model import TextModel
 from hmrnn.guidance.branching import Branching
+from hmrnn.guidance.imitation import told
 from hmrnn.guidance.last_three import LastThree
 from hmrnn.sequence import HMLSTMState
 from hmrnn.storage.pretrained import Pretrained
@@ -26,7 +27,6 @@ from hmrnn.training.task import Loss, Validation
 
 VALIDATION_STREAMS = 64
 RENEWAL = 32  # windows: a model should know a text's start, and have a past most of the time
-TIE = 1e-4  # of what the model knows decides between contexts that are alike to the counts
 
 
 class Objective(nn.Module):
@@ -122,9 +122,7 @@ class TextTask:
         """(T, B, 2): by what the teacher knows of the symbols nearby, and by all that the model knows of the past."""
         # A stream's past is the end of the one before it; that of the text's start is the text's end.
         nearby = streams.symbols(start - self.teacher.past, end + self.teacher.future)
-        local = torch.from_numpy(self.teacher.evidence(nearby)).to(entropy)
-        known = torch.cat([entropy[: self.teacher.delay], entropy[: len(entropy) - self.teacher.delay]])
-        return torch.stack([local + TIE * entropy, known], dim=-1)
+        return told(self.teacher, nearby, entropy)
 
     @torch.no_grad()
     def read(self, model: Pretrained, window: int, state: HMLSTMState | None) -> HMLSTMState:
