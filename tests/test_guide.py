@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from small_runs import torchrun
+from support.small_runs import torchrun
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 

@@ -18,6 +18,7 @@ from support.small_runs import (
 )
 
 from hmrnn import TextModel
+from hmrnn.collapse import LONG, CollapseWatch
 from hmrnn.config import TrainingConfig
 from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.domains.text.evaluation import bits_per_character
@@ -27,7 +28,6 @@ from hmrnn.training import checkpoint
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import Processes
 from hmrnn.training.loop import Diverged, Training
-from hmrnn.training.metrics import LONG, CollapseWatch
 from hmrnn.training.run import prepare, train_run
 from hmrnn.training.schedules import LearningRate
 from hmrnn.training.task import Validation
@@ -309,7 +309,7 @@ def test_the_collapse_watch_warns_once_for_each_detector():
 
 
 def test_a_collapsed_run_says_so(text_file, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("hmrnn.training.metrics.LONG", 10)
+    monkeypatch.setattr("hmrnn.collapse.LONG", 10)
     train_run(settings(text_file, boundary_bias=-3.0, epochs=2.0, guided_updates=0), tmp_path)
     said = capfd.readouterr().err
     assert said.count("warning: the detector of layer 1 has fired almost never") == 1

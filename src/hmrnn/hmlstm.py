@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hmrnn import engines
+from hmrnn.collapse import CollapseAlarm
 from hmrnn.config import (
     BOUNDARIES,
     COPY_BOUNDARIES,
@@ -63,6 +64,7 @@ class HMLSTM(Recurrent):
 
     needs_boundaries = False  # whether a call must give them
     dropout = weight_drop = 0.0  # of networks that were pickled before there was any
+    _alarm: CollapseAlarm | None = None
 
     def __init__(
         self,
@@ -185,8 +187,11 @@ class HMLSTM(Recurrent):
         masks, weights = self._masks(B, call.generator), self._weights_of_call(call.generator)
         rules = engines.Rules(self.boundary, self.copy_boundary == "hold", uniforms, self.rounds_products, masks)
         trace = engines.ENGINES[self.engine].run(weights, call, rules)
-        done = operations(trace.z, call.state.z, call.valid)
-        return Unrolled(HMLSTMOutput(trace.steps, trace.z, done), trace.state)
+        output = HMLSTMOutput(trace.steps, trace.z, operations(trace.z, call.state.z, call.valid))
+        if self.training and self.warn_collapse and call.given is None and not torch.compiler.is_compiling():
+            self._alarm = self._alarm or CollapseAlarm(self.num_layers - 1)
+            self._alarm.see(output)
+        return Unrolled(output, trace.state)
 
     def _masks(self, B: int, generator: torch.Generator | None) -> tuple[Tensor, ...]:
         """Of dropout: for each layer but the last, if there is any."""

@@ -52,6 +52,7 @@ class Unrolled(NamedTuple):
 class Recurrent(nn.Module, ABC):
     """A stack of recurrent layers (or modules) with the call of `HMLSTM`."""
 
+    warn_collapse = True  # whether a detector that fires never or always in training is warned of
     _look: Callable[[Call, HMLSTMOutput], None] | None = None
 
     def __init__(

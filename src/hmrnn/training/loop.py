@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from hmrnn.boundary import SlopeSchedule
+from hmrnn.collapse import CollapseWatch
 from hmrnn.config import SettingError, TrainingConfig
 from hmrnn.devices import description, fetched, on_cpu
 from hmrnn.engines import native
@@ -28,7 +29,7 @@ from hmrnn.training.checkpoint import (
     save_run,
 )
 from hmrnn.training.distributed import Processes
-from hmrnn.training.metrics import CollapseWatch, Reporter
+from hmrnn.training.metrics import Reporter
 from hmrnn.training.schedules import Checkpoints, LearningRate
 from hmrnn.training.stopping import STOPPED, stop_signals
 from hmrnn.training.task import Task, Validation
@@ -69,6 +70,7 @@ class Training:
     def __init__(self, task: Task, run: SavedRun, processes: Processes) -> None:
         self.task, self.run, self.config, self.processes = task, run, run.config.training, processes
         task.model.train()
+        task.model.rnn.warn_collapse = False  # `watch` does, for all processes
         self.parameters = [p for p in task.model.parameters() if p.requires_grad]
         self.matrices = [p for p in self.parameters if p.dim() > 1]
         self.average = WeightAverage(task.model, self.config.average) if self.config.average else None
