@@ -252,7 +252,13 @@ def test_its_state_is_all_of_it():
     again = Branching.from_state_dict(teacher.state_dict())
     assert again.description() == teacher.description()
     assert (again.evidence(symbols[:500, None]) == teacher.evidence(symbols[:500, None])).all()
-    for wrong in ({"chosen": np.array([7.0, 1, 0, 1, 0.2])}, {"lengths": teacher.ends.words.lengths + 99}):
+    words = teacher.ends.words
+    for wrong in (
+        {"chosen": np.array([7.0, 1, 0, 1, 0.2])},
+        {"chosen": np.array([0.0, np.inf, 0, 1, 0.2])},
+        {"lengths": words.lengths + 99},
+        {"keys": words.keys.view(np.int64)[::-1].copy()},
+    ):
         with pytest.raises(ValueError, match="teacher"):
             Branching.from_state_dict({**teacher.state_dict(), **wrong})
 

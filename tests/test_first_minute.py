@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from commands import run, run_process
+from support.commands import run, run_process
 
 from hmrnn import TextModel, __version__
 from hmrnn.domains.text.marks import Marked

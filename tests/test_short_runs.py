@@ -7,8 +7,8 @@ import re
 import sys
 
 import pytest
-from commands import run
-from small_runs import UPDATES, Killed, killed_at, settings
+from support.commands import run
+from support.small_runs import UPDATES, Killed, killed_at, settings
 
 from hmrnn.config import NEVER
 from hmrnn.training import loop

@@ -32,5 +32,6 @@ def load(directories: Sequence[Path], memory: Memory, reading: ReadingConfig | N
         model = load_model(domain.model_class(), directory, reading)
         run = domain.explored(number, directory.resolve().name, model, memory, reading)
         run.directory = directory
+        run.described()  # now, and not while a user waits
         runs.append(run)
     return runs

@@ -35,6 +35,7 @@ MOST_LAYERS = 4
 PROMISING = 5  # cuts of a sequence of segments that are cut again
 BEFORE, AFTER = 32, 24  # symbols that are cut along with what is read, so that its ends are right
 PAST = 5  # symbols by which it is told how well the past tells where segments end
+MOST_PAST = 16  # symbols of any context or past in a file
 DOUBT = 2.0  # how many symbols' worth of evidence a shorter context is, in that of a longer one
 WORTH = 0.03  # bits a symbol that waiting for the next symbol must save
 
@@ -95,9 +96,9 @@ class Cutting(NamedTuple):
         fits = fits and keys.ndim == 1 and keys.shape == lengths.shape == bits.shape and single.ndim == 1
         fits = fits and bits.dtype == single.dtype == np.float32 and bool(np.isfinite(np.append(bits, single)).all())
         fits = fits and bool(((lengths >= 1) & (lengths <= LONGEST)).all()) and bool((np.diff(lengths) >= 0).all())
-        if not fits or not -1 <= line_end < len(single):
-            raise ValueError("this is not what a teacher knows")
         words = Words(np.ascontiguousarray(keys).view(np.uint64), lengths, bits, single)
+        if not fits or not -1 <= line_end < len(single) or not words.in_order:
+            raise ValueError("this is not what a teacher knows")
         return Cutting(words, None if line_end < 0 else line_end, delay)
 
 
@@ -158,7 +159,8 @@ class Branching:
     def from_state_dict(state: Mapping[str, npt.NDArray[Any]]) -> Branching:
         """What `state_dict` gave. Anything else is refused."""
         delay, context, both, bits, *rates = (float(value) for value in state["chosen"])
-        if delay not in (0, 1) or not rates or not all(0 < rate <= 1 for rate in rates):
+        fits = delay in (0, 1) and len(rates) > 0 and all(0 < rate <= 1 for rate in rates)
+        if not fits or not 1 <= context <= MOST_PAST:
             raise ValueError("this is not what a teacher knows")
         older = "keys1" in state
         ends = LastFive.from_state_dict(state) if older else Cutting.from_state_dict(state, int(delay))

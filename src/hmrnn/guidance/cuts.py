@@ -76,6 +76,12 @@ class Words(NamedTuple):
     bits: npt.NDArray[np.float32]  # (V,)
     single: npt.NDArray[np.float32]  # (alphabet,): of a symbol by itself that is no segment
 
+    @property
+    def in_order(self) -> bool:
+        """Whether keys are sorted, without which none is found."""
+        longer, larger = np.diff(self.lengths) > 0, self.keys[1:] > self.keys[:-1]
+        return bool((longer | ((np.diff(self.lengths) == 0) & larger)).all())
+
     def cut(self, symbols: npt.NDArray[np.int64], line_end: int | None) -> Ends:
         """(T, B) to (T, B): the cheapest cut of each column (Viterbi's algorithm)."""
         steps, rows = symbols.shape
@@ -131,7 +137,7 @@ class Text:
 
     def spelled(self, lexicon: Lexicon) -> Floats:
         """(V,): what each distinct segment costs in the lexicon."""
-        return self.bits_before[lexicon.ends] - self.bits_before[lexicon.starts] + np.log2(self.alphabet)
+        return np.asarray(self.bits_before[lexicon.ends] - self.bits_before[lexicon.starts] + np.log2(self.alphabet))
 
     def bits(self, cut: Ends) -> float:
         return sum(self.code(self.lexicon(cut)))

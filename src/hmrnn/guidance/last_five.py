@@ -18,6 +18,9 @@ class Table(NamedTuple):
     shares: npt.NDArray[np.float32]  # (V,)
 
 
+MOST_TABLES = 16  # in a file
+
+
 class LastFive(NamedTuple):
     tables: tuple[Table, ...]  # of the last 1, 2, … symbols
 
@@ -53,7 +56,9 @@ class LastFive(NamedTuple):
         while (name := f"keys{len(tables) + 1}") in state:
             keys, shares = state[name], state[f"shares{len(tables) + 1}"]
             fits = keys.dtype == np.int64 and shares.dtype == np.float32 and keys.shape == shares.shape
-            if not (fits and keys.ndim == 1 and ((shares >= 0) & (shares <= 1)).all()):
-                raise ValueError("this is not what a teacher knows")
+            fits = fits and keys.ndim == 1 and bool(((shares >= 0) & (shares <= 1)).all())
             tables.append(Table(np.ascontiguousarray(keys).view(np.uint64), shares))
+            in_order = tables[-1].keys[1:] > tables[-1].keys[:-1]  # or no key is found
+            if not fits or not in_order.all() or len(tables) > MOST_TABLES:
+                raise ValueError("this is not what a teacher knows")
         return LastFive(tuple(tables))

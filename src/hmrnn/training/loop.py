@@ -326,28 +326,31 @@ def train(training: Training, directory: Path, reporter: Reporter) -> str:
             speed += (done.steps / (now - began) - speed) * (0.05 if speed else 1.0)
             report(training, done, speed, reporter)
             if training.validation_due:
-                training.rate.after(validate(training, directory, reporter))
+                loss, _ = validate(training, directory, reporter)
+                training.rate.after(loss)
             ended = (
                 STOPPED[done.stopped] if done.stopped else end_of(training) or ("the time is over" if done.over else "")
             )
+            # Not saved while updates fail: if the one before spoilt the weights, the last good checkpoint must stay.
+            good = done.applied
             if ended and not done.stopped and not training.validation_due:
                 # Not part of the schedule: had the run gone on, it would not have been made.
-                validate(training, directory, reporter)
-            # Not while updates fail: if the one before them spoilt the weights, the last good checkpoint must stay.
-            if done.applied and (done.checkpoint or ended):
+                _, improved = validate(training, directory, reporter)
+                good = good or improved
+            if good and (done.checkpoint or ended):
                 training.minutes = before + (time.monotonic() - start) / 60
                 training.save(directory)
                 checkpoints.latest = time.monotonic()
     return ended
 
 
-def validate(training: Training, directory: Path, reporter: Reporter) -> float:
-    """The loss. A model that is better than all before it is kept."""
+def validate(training: Training, directory: Path, reporter: Reporter) -> tuple[float, bool]:
+    """The loss, and whether it is the best so far: then the model is kept."""
     validation, improved = training.validate()
     tell_validation(training, validation, improved, reporter)
     if improved:
         training.save_best(directory)
-    return validation.loss
+    return validation.loss, improved
 
 
 def end_of(training: Training) -> str:

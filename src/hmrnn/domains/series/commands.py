@@ -122,7 +122,7 @@ def generate(asked: flags.Generate) -> None:
     elif out is not None:
         print(for_stream(str(out)))
     else:
-        sys.stdout.write(as_csv(model.columns, values))
+        sys.stdout.write(for_stream(as_csv(model.columns, values)))
 
 
 def as_csv(columns: Sequence[str], values: Values) -> str:
@@ -152,7 +152,7 @@ def segment(asked: flags.Segment) -> None:
             rows.writerow(["sequence", "layer", "start", "end", "closed"])
             for name, line in found:
                 for own in line.layers:
-                    rows.writerows([[name, s.layer, s.start, s.end, int(s.closed)] for s in own])
+                    rows.writerows([[printable(name), s.layer, s.start, s.end, int(s.closed)] for s in own])
         else:
             for name, line in found:
                 out.write(f"{printable(name)}: steps: {len(line.points)}; {told_segments(line)}\n")

@@ -93,6 +93,7 @@ def read_columns(directory: Path) -> tuple[str, ...]:
             raise ValueError("columns must be a list of names")
         if not 1 <= len(columns) <= MOST_COLUMNS:
             raise ValueError(f"there must be 1 to {MOST_COLUMNS:,} columns; got {len(columns):,}")
+        "".join(columns).encode()  # JSON can have halves of characters, which no file can
     except (ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{path}: not the columns of a model: {error}") from None
     return tuple(columns)

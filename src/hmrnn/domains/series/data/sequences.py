@@ -19,6 +19,7 @@ from hmrnn.domains.series.data.files import (
     TIMES,
     NotNumbers,
     Table,
+    lines_in,
     read_csv,
     read_tables,
 )
@@ -94,7 +95,8 @@ def lines_of(config: SeriesDataConfig) -> SeriesLines:
 def tables_of(config: SeriesDataConfig) -> Iterable[Table]:
     path = Path(config.data)
     if config.data == "-":
-        return [read_csv(io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline=""), "-", "standard input")]
+        typed = io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline="")
+        return [read_csv(lines_in(typed, "standard input"), "-", "standard input")]
     config.check_there()
     return read_tables(path)
 
