@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from small_runs import UPDATES
+from support.small_runs import UPDATES
 
 from hmrnn.domains.text.data.corpora import builtin_text
 from hmrnn.storage.cache import cache_directory

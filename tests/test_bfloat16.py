@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
-from networks import Case, cases
+from support.networks import Case, cases
 from torch import Tensor
 
 from hmrnn import HMLSTM, TextModel

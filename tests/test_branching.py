@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_runs import UPDATES, Killed, killed_at, metrics, same_weights
-from small_runs import settings as run_settings
+from support.small_runs import UPDATES, Killed, killed_at, metrics, same_weights
+from support.small_runs import settings as run_settings
 
 from hmrnn import TextModel
 from hmrnn.domains.text.config import PlantedConfig
@@ -243,7 +243,13 @@ def test_its_state_is_all_of_it():
     again = Branching.from_state_dict(teacher.state_dict())
     assert again.description() == teacher.description()
     assert (again.evidence(symbols[:500, None]) == teacher.evidence(symbols[:500, None])).all()
-    for wrong in ({"chosen": np.array([7.0, 1, 0, 1, 0.2])}, {"shares1": teacher.tables[0].shares + 2}):
+    table = teacher.tables[0]
+    for wrong in (
+        {"chosen": np.array([7.0, 1, 0, 1, 0.2])},
+        {"chosen": np.array([0.0, np.inf, 0, 1, 0.2])},
+        {"shares1": table.shares + 2},
+        {"keys1": table.keys.view(np.int64)[::-1].copy()},
+    ):
         with pytest.raises(ValueError, match="teacher"):
             Branching.from_state_dict({**teacher.state_dict(), **wrong})
 
@@ -275,7 +281,7 @@ def test_detectors_are_steered_to_the_rates_that_were_found(text_file, tmp_path)
     saved, data = load_run(tmp_path / "run"), load_text(run.data)
     teacher = load_teacher(tmp_path / "run", run)
     training = runs.prepare(saved, data, "auto", runs.Processes())
-    assert training.guidance.targets[0] == teacher.rates[0]
+    assert training.guide.targets[0] == teacher.rates[0]
     told = training.task.loss(0, torch.Generator()).uncertainty()
     train = data.split("train").astype(np.int64)
     for row, start in enumerate(training.task.streams(0).starts[1:], start=1):
@@ -286,13 +292,14 @@ def test_detectors_are_steered_to_the_rates_that_were_found(text_file, tmp_path)
 
 def test_a_run_from_before_there_were_teachers_goes_on_with_three_symbols(text_file, tmp_path, monkeypatch):
     run = run_settings(text_file, target_rate=0.18, epochs=1.0)
+    monkeypatch.setattr(branching, "WORTH", math.inf)  # no delay: there was none
     train_run(run, tmp_path / "run")
     (tmp_path / "run" / TEACHER).unlink()
     seen = []
     make = Training.make_update
 
     def watched(self, stop, checkpoint):
-        seen.append((type(self.task.teacher), self.guidance.targets))
+        seen.append((type(self.task.teacher), self.guide.targets))
         return make(self, stop, checkpoint)
 
     monkeypatch.setattr(Training, "make_update", watched)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import run_process
+from support.commands import run_process
 
 from hmrnn.engines.native import build
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import run, run_process
+from support.commands import run, run_process
 
 from hmrnn import TextModel
 from hmrnn.cli.demo import demo

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from networks import Case
+from support.networks import Case
 
 from hmrnn import HMLSTM, LSTM, StrokeModel, StrokeModelConfig, Symbols, TextModel, TextModelConfig
 from hmrnn.boundary import bound

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import given, settings
-from networks import Case, assert_equal, cases, results
+from support.networks import Case, assert_equal, cases, results
 
 from hmrnn import COPY, HMLSTM, UPDATE, HMLSTMState, Symbols, TextModel, TextModelConfig, engines
 from hmrnn.engines import reference

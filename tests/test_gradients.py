@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from networks import Case, cases
+from support.networks import Case, cases
 
 from hmrnn import HMLSTM, HMLSTMState
 from hmrnn.boundary import bound, hard_sigmoid

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from older_runs import keep_as_training_pt, older_state
 from safetensors.torch import load_file
-from small_runs import REGULARISED, metrics, same_weights, settings, weights
+from support.older_runs import keep_as_training_pt, older_state
+from support.small_runs import REGULARISED, metrics, same_weights, settings, weights
 
 from hmrnn.training.checkpoint import load_run, resumable
 from hmrnn.training.run import train_run

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import oracle
 import torch
 from hypothesis import given, settings
-from networks import Case, cases
+from support import oracle
+from support.networks import Case, cases
 
 from hmrnn import Operation
 

@@ -7,10 +7,10 @@ import re
 
 import pytest
 import torch
-from browser import chromium
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from support.browser import chromium
 
 from hmrnn import Symbols, TextModel, TextModelConfig
 from hmrnn.domains.text.page import page

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from commands import run
+from support.commands import run
 
 from hmrnn.cli.read import COMMANDS
 from hmrnn.domains import DOMAINS

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import run
 from matplotlib.figure import Figure
+from support.commands import run
 
 from hmrnn.config import TrainingConfig
 from hmrnn.domains.strokes.config import StrokeDataConfig, StrokeModelConfig

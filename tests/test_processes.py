@@ -9,9 +9,9 @@ import sys
 import time
 
 import pytest
-import recorded_updates
 import torch
-from small_runs import (
+from support import recorded_updates
+from support.small_runs import (
     LONG_RUN,
     REGULARISED,
     UPDATES,

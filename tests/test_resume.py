@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import (
+from support.small_runs import (
     REGULARISED,
     UPDATES,
     Killed,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import run
+from support.commands import run
 
 from hmrnn import SeriesModel
 from hmrnn.domains.series.config import PlantedSeriesConfig, SeriesDataConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import Killed, killed_at, same_weights
+from support.small_runs import Killed, killed_at, same_weights
 
 from hmrnn import SeriesModel, SeriesModelConfig
 from hmrnn.config import TrainingConfig

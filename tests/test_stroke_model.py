@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import recorded_updates
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_runs import Killed, killed_at, metrics, same_weights, torchrun
+from support import recorded_updates
+from support.small_runs import Killed, killed_at, metrics, same_weights, torchrun
 
 from hmrnn import StrokeModel, StrokeModelConfig
 from hmrnn.config import TrainingConfig, UsageError

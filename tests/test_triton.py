@@ -10,10 +10,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, assume, given, settings
-from networks import Case, assert_equal, cases, results
+from support.networks import Case, assert_equal, cases, results
 from test_bfloat16 import Rounding
 from test_bfloat16 import results as rounded
 
@@ -23,7 +24,7 @@ from hmrnn.engines.types import Rules
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-HERE = Path(__file__).parent
+PROGRAMS = Path(__file__).parent / "support"
 
 
 # An example takes most of a second: a failing one is shown as it was found.
@@ -108,6 +109,23 @@ def test_the_slope_may_be_a_tensor():
             for slope in (2.5, torch.full((), 2.5, dtype=torch.float64, device=DEVICE))
         )
         assert torch.equal(by_number, by_tensor)
+
+
+@pytest.mark.parametrize("what", ["x", "c"])
+def test_what_overflows_in_layer_normalisation_is_not_finite(what):
+    """As in the other engines: see test_weights.py."""
+    rnn = HMLSTM(3, [4, 4], engine="triton", device=DEVICE)
+    x, state = torch.randn(1, 2, 3, device=DEVICE), rnn.initial_state(2)
+    if what == "x":
+        x *= 1e20
+    else:
+        state = HMLSTMState(state.h, tuple(torch.randn_like(c) * 1e20 for c in state.c), state.z)
+    x.requires_grad_()
+    with np.errstate(over="ignore", invalid="ignore"):  # numpy is Triton's interpreter
+        out, _ = rnn(x, state)
+        out.h[0].sum().backward()
+    assert out.h[0].isnan().all()
+    assert x.grad.isnan().all()
 
 
 def test_the_same_input_gives_the_same_bits():
@@ -346,7 +364,7 @@ class TestGraphs:
 
 def printed(program: str, *arguments: str) -> list[dict[str, object]]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, str(HERE / program), *arguments]
+    command = [sys.executable, str(PROGRAMS / program), *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

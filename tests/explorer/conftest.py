@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.explorer.models import DRAWN, SMALL, TEXT
+from support.explorer.server import running
 
-from explorer.models import DRAWN, SMALL, TEXT
-from explorer.server import running
 from hmrnn import StrokeModel, StrokeModelConfig, Symbols, TextModel, TextModelConfig
 from hmrnn.domains.strokes.data.points import from_strokes
 

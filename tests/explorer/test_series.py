@@ -10,11 +10,11 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 import torch
-from browser import chromium
+from support.browser import chromium
+from support.explorer.models import SMALL
+from support.explorer.page import Page
+from support.explorer.server import assert_tells, joined, running, talking
 
-from explorer.models import SMALL
-from explorer.page import Page
-from explorer.server import assert_tells, joined, running, talking
 from hmrnn import SeriesModel, SeriesModelConfig
 from hmrnn.domains.series.config import PlantedSeriesConfig
 from hmrnn.domains.series.data.planted import plant

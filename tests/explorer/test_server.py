@@ -16,11 +16,11 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from support.explorer.models import DRAWN, SMALL, TEXT
+from support.explorer.server import Client, assert_tells, joined, running, talking
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from explorer.models import DRAWN, SMALL, TEXT
-from explorer.server import Client, assert_tells, joined, running, talking
 from hmrnn import StrokeModel, Symbols, TextModel, TextModelConfig
 from hmrnn.domains.strokes.data.points import from_strokes, read_json_lines
 from hmrnn.domains.strokes.hand import LETTER, Hand

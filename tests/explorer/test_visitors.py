@@ -14,9 +14,9 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from support.explorer.models import DRAWN, SMALL, TEXT
+from support.explorer.server import running, talking
 
-from explorer.models import DRAWN, SMALL, TEXT
-from explorer.server import running, talking
 from hmrnn import StrokeModel, StrokeModelConfig, Symbols, TextModel, TextModelConfig
 from hmrnn.domains.strokes.data.points import from_strokes
 from hmrnn.domains.text.config import IN_EXPLORER

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.faults.fuzz import own_cache
+from support.faults.runs import reason, succeeded
 
-from faults.fuzz import own_cache
-from faults.runs import reason, succeeded
 from faults.test_disks import measured
 from hmrnn.domains.strokes.data.lines import iam_lines
 from hmrnn.engines.native import build
@@ -88,7 +88,7 @@ def test_data_in_a_cache_of_another_user_is_made_again(runs, tmp_path, monkeypat
 
 
 def commands_told(run: Path) -> str:
-    from faults.runs import call
+    from support.faults.runs import call
 
     return call("eval", run).stderr
 

@@ -12,12 +12,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.faults import mortal
+from support.faults.runs import FLAGS, call, copy, refused, succeeded, weights_of
 
-from faults import mortal
-from faults.runs import FLAGS, call, copy, refused, succeeded, weights_of
 from hmrnn.training.checkpoint import load_progress, locked
 
-PER_EPOCH = {"text": 44, "strokes": 10}  # updates, at least
+PER_EPOCH = {"text": 44, "strokes": 10, "series": 17}  # updates, at least
 DEATHS = 40
 CLOCKS = ("minutes", "symbols_per_second", "points_per_second")
 

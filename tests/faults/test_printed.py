@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
+from support.faults.runs import FLAGS, call, copy, reseal, succeeded
 
-from faults.runs import FLAGS, call, copy, reseal, succeeded
 from hmrnn.storage.tensors import checksum_of
 from hmrnn.training.checkpoint import load_progress, write_state
 

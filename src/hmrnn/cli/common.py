@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import import_module
-from io import BytesIO
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeVar, cast
 
 from hmrnn.config import ReadingConfig, UsageError
 from hmrnn.devices import resolve
 from hmrnn.domains import DOMAINS
 from hmrnn.printable import for_stream, printable
 from hmrnn.storage.config_json import kind_of, read_config
-from hmrnn.storage.files import finite, write_atomically
+from hmrnn.storage.files import finite, write_atomically, writing
 from hmrnn.storage.pretrained import Pretrained
 from hmrnn.structure.scores import Scores, score_summary, score_table
 
@@ -110,6 +112,23 @@ def tell_scores(
         for layer, conventions in scores.items()
     }
     print_json({"run": str(directory), "data": what, unit: count, "scores": plain})
+
+
+@contextmanager
+def output(out: Path | None, is_file: bool = True) -> Iterator[TextIO]:
+    """Where an answer is written: standard output, or a file that is there once it is whole. A file is UTF-8, whatever
+    the terminal's encoding is."""
+    if out is None:
+        if is_file and isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")
+        yield sys.stdout
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with writing(out) as file:
+        text = TextIOWrapper(cast(BinaryIO, file), encoding="utf-8", errors="replace", newline="")
+        yield text
+        text.detach()  # flushes
+    print(for_stream(str(out)))
 
 
 def print_json(answer: dict[str, Any]) -> None:

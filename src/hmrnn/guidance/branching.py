@@ -32,6 +32,7 @@ ROUNDS = 3  # of cutting again, at most
 MOST_LAYERS = 4
 PROMISING = 5  # cuts of a sequence of segments that are cut again
 PAST = 5  # symbols that a detector's targets depend on
+MOST_PAST = 16  # symbols of any context or past in a file
 DOUBT = 2.0  # how many symbols' worth of evidence a shorter context is, in that of a longer one
 WORTH = 0.03  # bits a symbol that waiting for the next symbol must save
 
@@ -93,8 +94,13 @@ class Branching:
 
     @property
     def past(self) -> int:
-        """Symbols before a step that `evidence` needs to see."""
+        """Symbols before a step that `evidence` needs to see,"""
         return len(self.tables) - 1
+
+    @property
+    def future(self) -> int:
+        """and after it."""
+        return 0
 
     def evidence(self, symbols: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """(past + T, B) symbols to (T, B): how likely it is that a detector is to fire, from 0 to 1."""
@@ -129,13 +135,15 @@ class Branching:
     def from_state_dict(state: Mapping[str, npt.NDArray[Any]]) -> Branching:
         """What `state_dict` gave. Anything else is refused."""
         delay, context, both, bits, *rates = (float(value) for value in state["chosen"])
-        fits = delay in (0, 1) and rates and all(0 < rate <= 1 for rate in rates) and (len(state) - 1) % 2 == 0
+        fits = delay in (0, 1) and len(rates) > 0 and all(0 < rate <= 1 for rate in rates) and 1 <= context <= MOST_PAST
+        fits = fits and (len(state) - 1) % 2 == 0 and len(state) // 2 <= MOST_PAST
         tables = []
         for length in range(1, (len(state) + 1) // 2):
             keys, shares = state[f"keys{length}"], state[f"shares{length}"]
             fits = fits and keys.dtype == np.int64 and shares.dtype == np.float32 and keys.shape == shares.shape
             fits = fits and keys.ndim == 1 and bool(((shares >= 0) & (shares <= 1)).all())
             tables.append(Table(np.ascontiguousarray(keys).view(np.uint64), shares))
+            fits = fits and bool((tables[-1].keys[1:] > tables[-1].keys[:-1]).all())  # or no key is found
         if not fits or not tables:
             raise ValueError("this is not what a teacher knows")
         return Branching(tuple(rates), int(delay), int(context), "both" if both else "forward", bits, tuple(tables))

@@ -15,6 +15,7 @@ from hmrnn.config import (
     DataConfig,
     Measure,
     ModelConfig,
+    NameOrFile,
     ReadingConfig,
     RunConfig,
     SettingError,
@@ -86,13 +87,16 @@ class TextDataConfig(DataConfig):
     """The text to learn from."""
 
     sets = TEXT_SETS
-    data: str = "builtin"
-    """ptb, text8, enwik8, builtin (no download), planted (made), or a file or a folder of files."""
+    data: NameOrFile = "builtin"
+    """ptb, text8, enwik8, builtin (no download), planted (made), or a file or a folder of files; - is standard input,
+    which is kept in the run."""
     bytes: bool = False
     """Take a file's bytes as its symbols, not its UTF-8 characters. enwik8 always is."""
     random_start: bool = False
     """Start every epoch but the first at a random place of the training text and go round. Then the text is cut into
     sequences and windows elsewhere each time."""
+    strict: bool = False
+    """Fail if a file of a folder can't be read, or is not text. By default such files are named, and left out."""
     planted: PlantedConfig = field(default_factory=PlantedConfig)
 
     def __post_init__(self) -> None:

@@ -104,7 +104,7 @@ class Panel {
   }
 
   async #downloadSegments() {
-    const request = {kind: "segments", run: this.number, text: this.page.text.value, ...this.slope()};
+    const request = {kind: "segments", run: this.number, text: this.page.start(), ...this.slope()};
     await this.page.trying(this.server.ask(request, answer => download(`${this.run.name}.json`, answer.file, "application/json")));
   }
 }
@@ -131,7 +131,7 @@ class TextPage {
     this.server = server;
     this.most = hello.most_symbols;
     this.text = document.getElementById("text");
-    this.text.maxLength = this.most;
+    this.text.value = hello.runs[0].text;
     this.text.selectionStart = this.text.selectionEnd = this.text.value.length;
     this.temperature = slider(document.getElementById("temperature"));
     this.length = slider(document.getElementById("new"));
@@ -151,7 +151,14 @@ class TextPage {
   }
 
   readAll() {
-    if (!this.#making) for (const panel of this.panels) panel.read(this.text.value);
+    if (!this.#making) for (const panel of this.panels) panel.read(this.start());
+  }
+
+  // As much of the text as is read.
+  start() {
+    const characters = [...this.text.value], {most} = this, told = n => n.toLocaleString("en");
+    if (characters.length > most) tell(`the text has ${told(characters.length)} characters: the first ${told(most)} are read`);
+    return characters.slice(0, most).join("");
   }
 
   go(i) {

@@ -18,11 +18,16 @@ if TYPE_CHECKING:
     from hmrnn.domains.text.model import TextModel
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Segmentation(Found):
     """A text, and all that a model made of it."""
 
     text: str  # one character a symbol: of bytes, those from 128 are lone surrogates, as in `Symbols`
+
+    def _repr_html_(self) -> str:
+        from hmrnn.domains.text.inline import segments_html
+
+        return segments_html(self)
 
 
 def segment(model: TextModel, text: str | bytes, *, vectors: bool = False) -> Segmentation:

@@ -29,6 +29,7 @@ from hmrnn.domains.text.data.symbols import (
     codes,
     texts,
 )
+from hmrnn.printable import printable
 from hmrnn.storage.cache import MOST_KEPT, check_unchanged, content_of, kept, made_once, own_cache_directory, stamp
 from hmrnn.storage.files import (
     check_regular,
@@ -42,6 +43,7 @@ from hmrnn.storage.files import (
 
 FORMAT_VERSION = 1
 CHUNK = 1 << 20
+NAMED = 20  # files that were left out and are named: those beyond are only counted
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,20 @@ class TextData:
     numbers: Numbers  # (T,) of all parts, one after the other; usually lies on disk
     splits: Mapping[str, tuple[int, int]]  # train, valid, test: first and one past the last
     fingerprint: str  # the same for the same numbers
+    left_out: tuple[str, ...] = ()  # files of a folder that were not read, and why
 
     def split(self, name: str) -> Numbers:
         """(T,): the numbers of train, valid, test, or all."""
         start, end = (0, len(self.numbers)) if name == "all" else self.splits[name]
         return self.numbers[start:end]
+
+
+def told_left_out(files: Sequence[str]) -> str:
+    """Which files were not read, and why: a line each; nothing if there are none."""
+    lines = [f"left out: {printable(file)}\n" for file in files[:NAMED]]
+    if len(files) > NAMED:
+        lines.append(f"left out: {len(files) - NAMED:,} more files\n")
+    return "".join(lines)
 
 
 @dataclass(frozen=True)

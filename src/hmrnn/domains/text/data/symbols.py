@@ -104,7 +104,7 @@ class Symbols:
 
     def named(self, symbol: str) -> str:
         """A symbol for an error message."""
-        if self.unit == "byte":
+        if self.unit == "byte" or "\udc80" <= symbol <= "\udcff":
             return f"0x{ord(symbol) & 0xFF:02x}"
         return f"{symbol!r} (U+{ord(symbol):04X})"
 
@@ -165,12 +165,13 @@ def codes(text: str) -> npt.NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
-def texts(chunks: Iterable[bytes], unit: Unit, name: str) -> Iterator[str]:
-    """Chunks of a file as text, one character of which is one symbol. `name` is the file's, for an error."""
+def texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool = False) -> Iterator[str]:
+    """Chunks of a file as text, one character of which is one symbol. `name` is the file's, for an error. `any_bytes`:
+    a byte that is no UTF-8 is a symbol, too."""
     if unit == "byte":
         yield from map(as_symbols, chunks)
         return
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape" if any_bytes else "strict")
     fed = 0
     for chunk in chain(chunks, [b""]):
         kept = len(decoder.getstate()[0])  # the bytes of a character that the last chunk cut
@@ -189,10 +190,12 @@ def texts(chunks: Iterable[bytes], unit: Unit, name: str) -> Iterator[str]:
         fed += len(chunk)
 
 
-def numbered(chunks: Iterable[bytes], symbols: Symbols, on_unknown: OnUnknown, name: str) -> Iterator[Tensor]:
+def numbered(
+    chunks: Iterable[bytes], symbols: Symbols, on_unknown: OnUnknown, name: str, any_bytes: bool = False
+) -> Iterator[Tensor]:
     """Chunks of a file as numbers of their symbols, (T,) int64 each."""
     place = 0
-    for text in texts(chunks, symbols.unit, name):
+    for text in texts(chunks, symbols.unit, name, any_bytes):
         try:
             yield torch.from_numpy(symbols.numbers(codes(text), on_unknown, place))
         except ValueError as error:

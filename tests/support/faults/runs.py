@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
 from safetensors.torch import load_file
 
 from hmrnn.storage.files import sealed
+from support import commands
 
 SIZES = "--hidden-sizes 8 8 8 --output-size 8 --embedding-size 8"
 # Without a cooldown, so that a run may be resumed with more epochs and still be the same.
@@ -26,13 +26,14 @@ FLAGS = {
     "text": f"--data text.txt {SMALL} --epochs 1".split(),
     "bytes": f"--data bytes.bin --bytes {SMALL} --epochs 1".split(),
     "strokes": f"--data lines.jsonl {SMALL} --components 3 --epochs 1".split(),
+    "series": f"--data steps.csv --ends end {SMALL} --components 3 --epochs 1".split(),
 }
-PARTS = ("config.json", "model.safetensors", "symbols.json")
+PARTS = ("config.json", "model.safetensors", "symbols.json", "columns.json")
 
 
 def kind(name: str) -> str:
-    """The command that trains a run: text or strokes."""
-    return "strokes" if name == "strokes" else "text"
+    """The command that trains a run: text, strokes or series."""
+    return "text" if name == "bytes" else name
 
 
 def call(*arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

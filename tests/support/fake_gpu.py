@@ -1,6 +1,6 @@
 """A GPU that is not there: tensors with a device and shapes, but without numbers. Who asks for one has waited for it.
 
-Run as a program, since a device can't be taken back: `python tests/fake_gpu.py SCENARIO` prints one line of JSON.
+Run as a program, since a device can't be taken back: `python tests/support/fake_gpu.py SCENARIO` prints a line of JSON.
 """
 
 from __future__ import annotations

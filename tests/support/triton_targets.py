@@ -1,6 +1,6 @@
 """Compiles the row kernels for GPUs that need not be there, as the engine would launch them.
 
-    python tests/triton_targets.py UNITS[,UNITS...] TARGET[,TARGET...]
+    python tests/support/triton_targets.py UNITS[,UNITS...] TARGET[,TARGET...]
 
 prints one line of JSON for each kernel: registers, bytes that do not fit into them (spills), seconds.
 """

@@ -1,0 +1,1 @@
+"""Models, a server and a page for the tests of the explorer."""

@@ -1,0 +1,1 @@
+"""Runs to damage, and what damages them."""
