@@ -119,7 +119,7 @@ class TextTask:
         return self.taught or LastThree(self.train, self.distinct)
 
     def uncertainty(self, streams: Streams, start: int, end: int, entropy: Tensor) -> Tensor:
-        """(T, B, 2): by the last few symbols alone, at which words end, and by all that the model knows."""
+        """(T, B, 2): by what the teacher knows of the symbols nearby, and by all that the model knows of the past."""
         # A stream's past is the end of the one before it; that of the text's start is the text's end.
         past = streams.symbols(start - self.teacher.past, end)
         return told(self.teacher, past, entropy)
