@@ -95,7 +95,7 @@ class Panel {
     const bits = data.surprisal[i];
     $(".where").textContent = `symbol ${i} of ${n}, surprisal ${bits === null ? "–" : `${bits.toFixed(3)} bits`}`;
     this.rows.forEach((cells, l) => {
-      const detects = l < data.z.length, [first, last] = detects ? around(data.z[l], i) : [0, 0];
+      const detects = l < data.z.length, [first, last] = detects ? around(data.z[l], i, this.run.delay) : [0, 0];
       const values = [l + 1, OPERATIONS[data.operations[l][i]], detects ? data.z_tilde[l][i].toFixed(3) : "–",
         detects ? (data.z[l][i] ? "yes" : "no") : "–", data.norms[l][i].toFixed(3),
         detects ? `${first}–${last} ${data.symbols.slice(first, Math.min(last + 1, first + 60)).map(visible).join("")}` : "–"];
@@ -114,11 +114,11 @@ function replace(column, start, values = []) {
   for (const value of values) column.push(value);
 }
 
-// The segment around a place.
-function around(z, i) {
+// The segment around a place. Detectors fire on its last symbol, or so many symbols later.
+function around(z, i, delay) {
   let first = i, last = i;
-  while (first > 0 && !z[first - 1]) first--;
-  while (last < z.length - 1 && !z[last]) last++;
+  while (first > 0 && !z[first - 1 + delay]) first--;
+  while (last < z.length - 1 && !z[last + delay]) last++;
   return [first, last];
 }
 

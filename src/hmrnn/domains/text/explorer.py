@@ -53,7 +53,7 @@ class TextRun(Run[TextModel]):
 
     def described(self) -> Answer:
         own = {"unit": self.model.symbols.unit, "on_unknown": self.on_unknown, "text": self.opening}
-        return {**super().described(), **own}
+        return {**super().described(), **own, "delay": self.model.delay}
 
     @cached_property
     def opening(self) -> str:
