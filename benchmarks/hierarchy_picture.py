@@ -1,8 +1,8 @@
-"""The picture of README: a text and a line of handwriting that no model was trained on, with the segments of two layers.
+"""The picture of README: text and handwriting that no model was trained on, with the segments of two layers.
 
     python benchmarks/hierarchy_picture.py --out docs/hierarchy.svg
 
-The models are the two that come with the package. The text stands in the test part of the built-in text, and the line is
+The models are the two that come with the package. The text stands in the test part of the built-in text. The line is
 drawn by a seed that the handwriting model was not trained with.
 """
 

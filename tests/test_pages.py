@@ -44,7 +44,7 @@ def commands(page: Path) -> list[str]:
 
 # What is asked of some blocks once they have run: that the words which they promise are found.
 AFTERWARDS = {
-    "guide = Guide(model.rnn": """
+    "guide = Guide(rnn, optimizer, teacher=teacher)": """
 from hmrnn.domains.text.known import at_separators
 from hmrnn.structure.scores import baselines, score
 found, words = out.z[:, 0, 0].numpy() > 0.5, at_separators(symbols.decode(test))
