@@ -121,11 +121,11 @@ def test_the_state_is_carried_within_an_epoch_and_reset_at_its_start(text_file, 
 
 
 def test_minutes_bound_a_run(text_file, tmp_path):
-    start = time.monotonic()
+    start, processor = time.monotonic(), time.process_time()
     outcome = train_run(settings(text_file, epochs=1e6, minutes=0.02, patience=10**6), tmp_path)
     assert outcome.ended == "the time is over"
-    assert 0.02 <= outcome.minutes < 1
-    assert time.monotonic() - start < 30
+    assert 0.02 <= outcome.minutes <= (time.monotonic() - start) / 60
+    assert time.process_time() - processor < 30  # not time on the clock: others may be busy
     assert "valid_bits" in metrics(tmp_path)[-1], "it is validated where it ends"
     again = train_run(checkpoint.load_run(tmp_path).config, tmp_path, resume=True)
     assert (again.ended, again.update) == ("the time is over", outcome.update), "minutes count in all, not anew"

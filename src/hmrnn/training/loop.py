@@ -5,14 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import signal
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -34,9 +29,9 @@ from hmrnn.training.checkpoint import (
 from hmrnn.training.distributed import Processes
 from hmrnn.training.metrics import CollapseWatch, Reporter
 from hmrnn.training.schedules import LearningRate
+from hmrnn.training.signals import STOPPED, stop_signals
 from hmrnn.training.task import Task, Validation
 
-STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}  # why a run ended that was told to
 GIVE_UP = 20  # updates in a row that gave no finite loss and gradient
 MATCHED = 16  # windows that the detectors of an average are set by
 
@@ -380,29 +375,3 @@ def tell_validation(training: Training, validation: Validation, improved: bool, 
         f"{validation.loss:.4f} {measure.text}{', the best so far' if improved else ''}"
         f"{f', boundaries {rates}' if rates else ''}; learning rate {training.learning_rate():.2g}"
     )
-
-
-@dataclass
-class Stop:
-    asked: int | None = None  # by which signal
-
-
-@contextmanager
-def stop_signals() -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM ask for a stop after the update at hand; a second Ctrl-C stops at once."""
-    stop = Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # signals belong to the main thread
-        return
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        stop.asked = number
-        print("\nstopping after this update; Ctrl-C again stops at once", file=sys.stderr)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = {number: signal.signal(number, ask) for number in STOPPED}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

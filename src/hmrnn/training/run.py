@@ -29,8 +29,9 @@ from hmrnn.training.checkpoint import (
     resumable,
 )
 from hmrnn.training.distributed import Processes, joined
-from hmrnn.training.loop import STOPPED, Training, train
+from hmrnn.training.loop import Training, train
 from hmrnn.training.metrics import Reporter
+from hmrnn.training.signals import STOPPED
 from hmrnn.training.teachers import load_teacher, save_teacher
 
 MOST_ROWS = 2**16  # of a batch, as far as the size of a checkpoint goes

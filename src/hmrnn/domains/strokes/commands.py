@@ -12,48 +12,31 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hmrnn.cli.common import (
-    draw_training,
-    load_model,
-    matplotlib_figures,
-    one_file,
-    print_json,
-    save_figures,
-    write_figure,
-)
+from hmrnn.cli.common import draw_training, matplotlib_figures, one_file, print_json, save_figures, write_figure
 from hmrnn.config import UsageError
 from hmrnn.domains.strokes import flags
 from hmrnn.domains.strokes.config import StrokeDataConfig
 from hmrnn.domains.strokes.data.lines import lines_of_file, load_strokes
-from hmrnn.domains.strokes.data.points import (
-    Points,
-    read_json_lines,
-    to_json,
-    to_strokes,
-)
+from hmrnn.domains.strokes.data.points import Points, read_json_lines, to_json, to_strokes
 from hmrnn.domains.strokes.data.writing import write as write_lines
 from hmrnn.domains.strokes.density import predicted_density
-from hmrnn.domains.strokes.drawing import (
-    STYLE,
-    animated_svg,
-    coloured_svg,
-    svg,
-)
+from hmrnn.domains.strokes.drawing import STYLE, animated_svg, coloured_svg, svg
 from hmrnn.domains.strokes.model import StrokeModel
 from hmrnn.domains.vectors.commands import (
     MOST_ON_PAGE,
     Source,
     Words,
     generated,
+    segments_line,
     tell_boundaries,
     tell_likelihood,
-    told_segments,
     write_json,
 )
 from hmrnn.domains.vectors.structure import LineSegmentation
 from hmrnn.printable import printable
 from hmrnn.show.drawings import drawings_page
 from hmrnn.storage.files import write_atomically
+from hmrnn.storage.pretrained import load_model
 
 FIGURES = ("training", "segments", "density")
 
@@ -130,7 +113,7 @@ def segment(asked: flags.Segment) -> None:
         return
     for number, line in enumerate(found, 1):
         strokes = len(to_strokes(line.points))
-        print(f"line {number}: points: {len(line.points)}; pen strokes: {strokes}; {told_segments(line)}")
+        print(f"line {number}: points: {len(line.points)}; pen strokes: {strokes}; {segments_line(line)}")
 
 
 def segmented(model: StrokeModel, file: str, vectors: bool = False) -> Iterator[LineSegmentation]:

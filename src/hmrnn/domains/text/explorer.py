@@ -9,25 +9,14 @@ from itertools import islice
 from torch import Tensor
 
 from hmrnn.domains.text.config import OnUnknown
-from hmrnn.domains.text.data.symbols import as_symbols
 from hmrnn.domains.text.generation import Sampling, write_on
 from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.page import readable
 from hmrnn.domains.text.reading import read_on, unseen
 from hmrnn.domains.text.written import write_json
 from hmrnn.explorer.reading import Memory
-from hmrnn.explorer.requests import (
-    MOST_NEW,
-    MOST_SYMBOLS,
-    Refused,
-    Request,
-)
-from hmrnn.explorer.runs import (
-    Answer,
-    Answers,
-    Run,
-    told,
-)
+from hmrnn.explorer.requests import MOST_NEW, MOST_SYMBOLS, Refused, Request
+from hmrnn.explorer.runs import Answer, Answers, Run, answer_of
 from hmrnn.structure.operations import Steps
 from hmrnn.structure.reading import Place, Read
 from hmrnn.structure.written import Counted
@@ -46,7 +35,9 @@ class TextRun(Run[TextModel]):
         return {"read": self.read, "generate": self.generate, "segments": self.segments}
 
     def described(self) -> Answer:
-        return {**super().described(), "unit": self.model.symbols.unit, "on_unknown": self.on_unknown}
+        symbols = self.model.symbols
+        more = {"unit": symbols.unit, "between": symbols.between, "on_unknown": self.on_unknown}
+        return {**super().described(), **more}
 
     def read_on(self, model: TextModel, inputs: Tensor, before: Place) -> Read:
         return read_on(model, inputs, before)
@@ -61,7 +52,7 @@ class TextRun(Run[TextModel]):
         """Every step from the symbol on that the page does not have: `have` counts the characters it has."""
         text, model = request.text(), self.asked_model(request)
         numbers = self.numbers(text)
-        have = len(self.numbers(text[: request.whole("have", 0, len(text))]))
+        have = len(self.numbers(self.model.symbols.whole(text[: request.whole("have", 0, len(text))])))
         first = {"start": have, "unknown": self.unknown(text)}
         for read in self.read_all(model, numbers):
             if read.after.at <= have:
@@ -75,12 +66,12 @@ class TextRun(Run[TextModel]):
     def unknown(self, text: str) -> list[str]:
         """The symbols of a text that the model does not know, by name."""
         symbols = self.model.symbols
-        found = set(as_symbols(text.encode()) if symbols.unit == "byte" else text) - set(symbols.table)
+        found = set(symbols.split(text)) - set(symbols.table)
         return [symbols.named(symbol) for symbol in sorted(found)[:MOST_NAMED]]
 
     def shown(self, steps: Steps, first: int = 0) -> Answer:
-        symbols = [readable(symbol) for symbol in self.model.symbols.text(steps.inputs[first:].tolist())]
-        return {**told(steps, first), "symbols": symbols}
+        symbols = [readable(symbol) for symbol in self.model.symbols.listed(steps.inputs[first:])]
+        return {**answer_of(steps, first), "symbols": symbols}
 
     def generate(self, request: Request) -> Answers:
         """What follows the text, symbol by symbol, each with its step."""
@@ -93,7 +84,7 @@ class TextRun(Run[TextModel]):
         for read in self.read_all(model, self.numbers(prompt)):
             place = read.after
             yield None
-        decoder = model.symbols.decoder()
+        decoder = model.symbols.decoder(begun=place.at > 0)
         for made in islice(write_on(model, place if place.at else unseen(model), sampling), min(new, room)):
             yield {**self.shown(made.steps()), "text": decoder(int(made.inputs))}
 

@@ -37,7 +37,7 @@ def write_json(model: TextModel, steps: Counted[Steps], out: TextIO) -> Updates 
     if there was anything."""
     out.write(f'{{"format_version": {FORMAT_VERSION}, "unit": "{model.symbols.unit}", "segments": [')
     separator = "\n"
-    for segment in segments(steps, model.symbols, model.delay):
+    for segment in segments(steps, model.symbols.decode, model.delay):
         out.write(separator + json.dumps(as_json(segment, "text")))
         out.flush()
         separator = ",\n"

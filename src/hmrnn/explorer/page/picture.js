@@ -7,12 +7,15 @@ const LIGHT = {paper: "#ffffff", ink: "#1a1a1a", soft: "#666666", blank: "#aaaaa
 const DARK = {paper: "#16181c", ink: "#e8e8e8", soft: "#a0a4aa", blank: "#5d636b", norm: "#b3a2e8", surprisal: "#f08c3c",
   layers: ["#56b4e9", "#f08c3c", "#2fc79a", "#e0a3c5", "#f0c04a", "#8fd0f5"], operations: ["#56b4e9", "#33383f", "#f08c3c"]};
 
-const WIDTH = 12, LEFT = 22, BARS = 18, TEXT = 20, LANE = 22, HEAT = 13, STRIP = 4, BELOW = 10;  // pixels
+const WIDTH = 12, LETTER = 6, LEFT = 22, BARS = 18, TEXT = 20, LANE = 22, HEAT = 13, STRIP = 4, BELOW = 10;  // pixels
 const MOST_BITS = 12;  // a surprisal that fills its bar
-const FIGURE_COLUMNS = 90;
+const FIGURE_WIDTH = 90 * WIDTH, LONGEST = 12;  // letters of a token that are shown
 
 export const OPERATIONS = ["UPDATE", "COPY", "FLUSH"];
 export const visible = s => s === "\n" || s === "\r" ? "↵" : /^\s$/.test(s) ? "␣" : s;
+const shortened = s => s.length > LONGEST ? s.slice(0, LONGEST - 1) + "…" : s;
+// A symbol is a character, or two digits of a byte; tokens are wider, and have a space between them.
+const widthOf = data => data.between ? WIDTH + LETTER * Math.min(LONGEST, data.symbols.reduce((n, s) => Math.max(n, s.length), 1)) : WIDTH;
 const rowHeight = data => BARS + TEXT + LANE * data.operations.length + BELOW;
 
 // Rows of at most so many symbols; a line of the text ends a row, too. Each is [its first symbol, one past its last].
@@ -28,16 +31,16 @@ export function rowsOf(symbols, columns) {
 
 // `paint` has rect, text and line; what it paints on begins at (0, 0).
 function paintRow(paint, data, [start, end], colours, largest, now) {
-  const x = i => LEFT + (i - start) * WIDTH, L = data.operations.length, detectors = data.z.length;
+  const width = widthOf(data), x = i => LEFT + (i - start) * width, L = data.operations.length, detectors = data.z.length;
   for (let i = start; i < end; i++) {
     const bits = Math.min(1, (data.surprisal[i] ?? 0) / MOST_BITS) * (BARS - 3), symbol = data.symbols[i];
-    paint.rect(x(i) + 1, BARS - bits, WIDTH - 2, bits, colours.surprisal, 0.75);
-    paint.text(x(i) + WIDTH / 2, BARS + 15, visible(symbol), /^\s$/.test(symbol) ? colours.blank : colours.ink, symbol.length > 1 ? 9 : 15, "middle");
+    paint.rect(x(i) + 1, BARS - bits, width - 2, bits, colours.surprisal, 0.75);
+    paint.text(x(i) + width / 2, BARS + 15, shortened(visible(symbol)), /^\s$/.test(symbol) ? colours.blank : colours.ink, data.between ? 10 : symbol.length > 1 ? 9 : 15, "middle");
   }
   for (let l = 0; l < L; l++) {
     const top = BARS + TEXT + l * LANE, done = data.operations[l];
     paint.text(LEFT - 5, top + 11, `h${l + 1}`, colours.soft, 10, "end");
-    for (let i = start; i < end; i++) paint.rect(x(i), top, WIDTH, HEAT, colours.norm, 0.75 * data.norms[l][i] / largest[l]);
+    for (let i = start; i < end; i++) paint.rect(x(i), top, width, HEAT, colours.norm, 0.75 * data.norms[l][i] / largest[l]);
     for (let i = start, from = i; i < end; i++) {  // what is done alike by neighbours is one strip
       if (i + 1 < end && done[i + 1] === done[from]) continue;
       paint.rect(x(from), top + HEAT + 1, x(i + 1) - x(from), STRIP, colours.operations[done[from]], 1);
@@ -45,11 +48,11 @@ function paintRow(paint, data, [start, end], colours, largest, now) {
     }
     if (l >= detectors) continue;
     const places = [];
-    for (let i = start; i < end; i++) places.push([x(i) + WIDTH / 2, top + HEAT - 1 - data.z_tilde[l][i] * (HEAT - 2)]);
+    for (let i = start; i < end; i++) places.push([x(i) + width / 2, top + HEAT - 1 - data.z_tilde[l][i] * (HEAT - 2)]);
     paint.line(places, colours.ink);
     for (let i = start; i < end; i++) if (data.z[l][i]) paint.rect(x(i + 1) - 2, top - 1, 2.5, HEAT + STRIP + 3, colours.ink, 1);
   }
-  if (now >= start && now < end) paint.frame(x(now), 1, WIDTH, rowHeight(data) - BELOW, colours.ink);
+  if (now >= start && now < end) paint.frame(x(now), 1, width, rowHeight(data) - BELOW, colours.ink);
 }
 
 class OnCanvas {
@@ -99,13 +102,13 @@ const escaped = string => string.replace(/[\x00-\x1f\ufffe\uffff]/g, "·").repla
 const largestNorms = data => data.norms.map(column => column.reduce((a, b) => Math.max(a, b), 1e-9));
 
 export function svgOf(data, title) {
-  const rows = rowsOf(data.symbols, FIGURE_COLUMNS), height = rowHeight(data), largest = largestNorms(data);
+  const rows = rowsOf(data.symbols, Math.floor(FIGURE_WIDTH / widthOf(data))), height = rowHeight(data), largest = largestNorms(data);
   const groups = rows.map((row, r) => {
     const paint = new AsSVG();
     paintRow(paint, data, row, LIGHT, largest, -1);
     return `<g transform="translate(0 ${r * height})">\n${paint.parts.join("\n")}\n</g>\n`;
   });
-  const width = LEFT + FIGURE_COLUMNS * WIDTH + 4, key = new AsSVG(), below = rows.length * height;
+  const width = LEFT + FIGURE_WIDTH + 4, key = new AsSVG(), below = rows.length * height;
   OPERATIONS.forEach((name, k) => {
     key.rect(LEFT + k * 90, below, 14, 8, LIGHT.operations[k], 1);
     key.text(LEFT + k * 90 + 18, below + 8, name, LIGHT.soft, 11, "start");
@@ -161,12 +164,12 @@ export class Picture {
   #at(event, pointed) {
     const row = this.#rows[this.#canvases.indexOf(event.target)];
     if (!row) return;
-    const i = row[0] + Math.floor((event.offsetX - LEFT) / WIDTH);
+    const i = row[0] + Math.floor((event.offsetX - LEFT) / widthOf(this.data));
     if (i >= row[0] && i < row[1]) pointed(i);
   }
 
   #draw() {
-    const columns = Math.max(8, Math.floor((this.element.clientWidth - LEFT - 4) / WIDTH));
+    const columns = Math.max(this.data.between ? 2 : 8, Math.floor((this.element.clientWidth - LEFT - 4) / widthOf(this.data)));
     this.#rows = rowsOf(this.data.symbols, columns);
     while (this.#canvases.length < this.#rows.length) {
       const canvas = document.createElement("canvas");
