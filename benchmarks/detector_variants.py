@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hmrnn.guidance import targets
+from hmrnn.guidance.steering import targets
 from hmrnn.training.loop import Training
 
 

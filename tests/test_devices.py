@@ -13,7 +13,8 @@ from hmrnn.cli import bench_gpu
 from hmrnn.cli.bench import Setting
 from hmrnn.config import ReadingConfig
 from hmrnn.devices import fetched, on_cpu, resolve
-from hmrnn.guidance import cross_entropy_of_all, passed_by
+from hmrnn.guidance.imitation import cross_entropy_of_all
+from hmrnn.guidance.steering import passed_by
 from hmrnn.sequence import COPY
 from hmrnn.training.loop import Training
 from hmrnn.training.run import train_run, went_on

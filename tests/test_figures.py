@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
+from matplotlib import font_manager
 from matplotlib.collections import LineCollection
 from matplotlib.image import AxesImage
 
@@ -14,6 +18,7 @@ from hmrnn import Symbols, TextModel, TextModelConfig
 from hmrnn.domains.text import figures
 from hmrnn.domains.text.classes import CLASSES, rates_by_class, symbol_classes
 from hmrnn.domains.text.config import MEASURE
+from hmrnn.show.fonts import fonts_for, known_to
 from hmrnn.show.training import training_figure
 from hmrnn.training.history import read_metrics
 
@@ -58,6 +63,12 @@ def test_norms_and_operations(found):
         ticks = [artists(axes, LineCollection, f"ends of layer {l + 1}").get_segments() for axes in rows]
         drawn = [round(tick[0][0]) - 1 + 90 * row for row, own in enumerate(ticks) for tick in own]
         assert drawn == np.flatnonzero(found.steps.z[:, l].numpy()).tolist()
+    for l in range(3):
+        scale = artists(rows[0], AxesImage, f"norms of layer {l + 1}").get_clim()
+        own = found.steps.norms[:, l]
+        assert scale == pytest.approx((own.min().item(), own.max().item())), "a scale of its own"
+    bars = [axes for axes in figure.axes if axes.get_label() == "<colorbar>"]
+    assert [axes.get_title() for axes in bars] == ["h3", "h2", "h1"]
     image = artists(rows[0], AxesImage, "operations of layer 1")
     for operation, colour in figures.OPERATION_COLOURS.items():
         shown = image.cmap(image.norm(int(operation)))
@@ -67,8 +78,34 @@ def test_norms_and_operations(found):
 def test_classes(found):
     figure = figures.classes_figure(found)
     rates = rates_by_class(TEXT, found.steps.z.numpy())
-    for l, bars in enumerate(figure.axes[0].containers):
-        assert [bar.get_height() for bar in bars] == pytest.approx(rates[:, l].tolist(), nan_ok=True)
+    for l, axes in enumerate(figure.axes[::-1]):  # the highest layer on top
+        (bars,) = axes.containers
+        assert [bar.get_height() for bar in bars] == pytest.approx(rates[:, l].tolist())
+        assert axes.get_ylim()[1] < 1.3 * rates[:, l].max(), "a scale of its own"
+        assert [text.get_text() for text in axes.texts] == [f"{rate:.1%}" for rate in rates[:, l]]
+
+
+def test_every_class_has_a_bar(found):
+    letters = replace(found, text="x" * len(TEXT))
+    top = figures.classes_figure(letters).axes[0]
+    assert [bar.get_height() for bar in top.containers[0]].count(0.0) >= 3
+    assert [text.get_text() for text in top.texts].count("not in the text") == 3
+    assert next(label.get_text() for label in top.figure.axes[-1].get_xticklabels()) == "space"
+
+
+def test_fonts_that_have_the_symbols(found, tmp_path, monkeypatch):
+    own = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    fonts = [font for font in font_manager.fontManager.ttflist if Path(font.fname).parent == own]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
+    plain, bold = (known_to(str(own / f"DejaVuSans{kind}.ttf")) for kind in ("Mono", ""))
+    symbol = min(own for own in bold - plain if own.isprintable())
+    assert fonts_for("abc") == (["DejaVu Sans Mono"], set())
+    assert fonts_for(["a", symbol]) == (["DejaVu Sans Mono", "DejaVu Sans"], set())
+    assert fonts_for(["a", symbol, "今"])[1] == {"今"}
+    assert "今 (U+4ECA): dots stand in their place. Install Noto Sans CJK" in figures.font_hint("a今")
+    assert figures.font_hint(f"a{symbol}") == ""
+    chinese = replace(found, text="今天$x$" * 40)
+    figures.boundaries_figure(chinese).savefig(tmp_path / "dots.png")  # a warning would be an error
 
 
 def test_symbol_classes():

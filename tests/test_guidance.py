@@ -8,18 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmrnn import HMLSTM
-from hmrnn.baselines import HRNN, LSTM
 from hmrnn.config import TrainingConfig
-from hmrnn.guidance import (
-    FORCE,
-    HELD_BACK,
-    HELD_BACK_BY,
-    Guidance,
-    Seen,
-    excesses,
-    imitation,
-    targets,
-)
+from hmrnn.guidance.imitation import imitation
+from hmrnn.guidance.steering import Seen, excesses, targets
 from hmrnn.sequence import COPY
 
 
@@ -82,24 +73,6 @@ def test_the_gradient_is_that_of_the_detectors_weights():
     assert rnn.layers[0].W.grad is None
 
 
-def test_it_is_strong_then_fades_then_ends():
-    guidance = Guidance(TrainingConfig(target_rate=0.5, guided_updates=100), network(0))
-    assert guidance.targets == [0.5, 0.125]
-    rate = guidance.config.learning_rate
-    assert [guidance.strength(update, rate) for update in (0, 49, 50)] == [1.0] * 3
-    assert guidance.strength(75, rate) == guidance.strength(75, rate / 9) == pytest.approx(0.5)
-    assert guidance.strength(100, rate) == guidance.strength(1000, rate) == 0
-    endless = Guidance(TrainingConfig(target_rate=0.18), network(0))
-    assert endless.strength(1_000_000, rate) == 1
-    assert endless.strength(0, rate / 8) == pytest.approx(1 / 8)
-    before = [w.b_z.item() for w in guidance.rnn.weights()[:-1]]
-    guidance.steer([1.0, -2.0], 0.0)
-    assert [w.b_z.item() for w in guidance.rnn.weights()[:-1]] == before
-    guidance.steer([1.0, -2.0], 0.5)
-    after = [w.b_z.item() for w in guidance.rnn.weights()[:-1]]
-    assert after == pytest.approx([before[0] - FORCE / 2, before[1] + FORCE])
-
-
 def test_imitation_teaches_where_to_fire():
     """Uncertain after what the first input tells: a few hundred steps of gradient descent, and detectors say so."""
     rnn = network(1, engine="native")
@@ -139,96 +112,11 @@ def test_each_detector_goes_by_its_own_kind_of_uncertainty():
     assert first.item() == pytest.approx(by_l[0].item()), "one kind is for all"
 
 
-def test_the_loss_is_there_only_while_detectors_are_guided():
-    guidance = Guidance(TrainingConfig(target_rate=0.5, guided_updates=10, uncertainty_weight=2.0), network(0))
-    x = torch.randn(4, 2, 5, dtype=torch.float64)
-    felt = torch.rand(4, 2, 1)
-    with guidance.watching(0, 1.0):
-        out, _ = guidance.rnn(x)
-    full = guidance.loss(lambda: felt)
-    seen = Seen(out, guidance.rnn.detector_sums(x, None, out))
-    assert float(full.detach()) == pytest.approx(2 * float(imitation(guidance.rnn, seen, felt, [0.5, 0.125]).detach()))
-    with guidance.watching(0, 0.2):
-        guidance.rnn(x)
-    assert float(guidance.loss(lambda: felt).detach()) == float(full.detach()), "the learning rate falls, not it"
-    with guidance.watching(0, 0.0):
-        guidance.rnn(x)
-    assert guidance.loss(lambda: felt) == 0
-    steering = Guidance(TrainingConfig(target_rate=0.5, uncertainty_weight=0.0), network(0))
-    with steering.watching(0, 1.0):
-        steering.rnn(x)
-    assert steering.loss(lambda: felt) == 0
-
-
-@pytest.mark.parametrize("engine", ["reference", "events", "native"])
-def test_while_it_tells_where_the_straight_through_gradient_is_held_back(engine):
-    """Whatever the engine, and boundaries are the same. Steering alone does not tell where."""
-    x = torch.randn(2, 30, 5, dtype=torch.float64)  # two steps: through a third, gradients would cross two boundaries
-
-    def boundaries_and_gradient(update, strength, uncertainty_weight):
-        rnn = network(4, engine=engine)
-        guidance = Guidance(TrainingConfig(target_rate=0.18, uncertainty_weight=uncertainty_weight), rnn)
-        with torch.no_grad():
-            for layer in rnn.weights()[:-1]:
-                for weight in (layer.W_z, layer.U_z, layer.V_z):
-                    weight.mul_(0.05)  # so that every s_z lies in the window
-        with guidance.watching(update, strength):
-            out, _ = rnn(x)
-        assert rnn.slope == 1
-        out.h[1][-1].sum().backward()
-        return out.z.detach(), rnn.layers[1].W_z.grad
-
-    late = 2 * HELD_BACK_BY
-    z, free = boundaries_and_gradient(late, 0.0, 0.1)
-    assert free.norm() > 0
-    for update, strength, left in ((0, 1.0, 1.0), (HELD_BACK_BY // 4, 1.0, 0.75), (late, 0.2, HELD_BACK)):
-        same, held_back = boundaries_and_gradient(update, strength, 0.1)
-        assert torch.equal(same, z)
-        torch.testing.assert_close(held_back, left * free, rtol=1e-12, atol=1e-14)
-        assert torch.equal(boundaries_and_gradient(update, strength, 0.0)[1], free)
-
-
-def test_only_detectors_that_learn_are_steered():
-    config = TrainingConfig(target_rate=0.5)
-    for rnn in (LSTM(5, [7, 6]), HRNN(5, [7, 6])):
-        guidance = Guidance(config, rnn)
-        assert guidance.strength(0, config.learning_rate) == 0
-        with guidance.watching(0, 0.0):
-            rnn(torch.randn(4, 2, 5), boundaries=torch.zeros(4, 2, 1) if isinstance(rnn, HRNN) else None)
-        assert guidance.excess == []
-    assert Guidance(TrainingConfig(guided_updates=0), network(0)).strength(0, config.learning_rate) == 0
-
-
-def test_detectors_that_sample_are_left_alone():
-    """They fire below s_z = 0 as well, so its quantiles do not tell their rate."""
-    config = TrainingConfig(target_rate=0.18)
-    assert Guidance(config, network(0)).strength(0, config.learning_rate) == 1
-    assert Guidance(config, HMLSTM(5, [7, 6, 4], boundary="sample")).strength(0, config.learning_rate) == 0
-
-
 def test_targets_of_many_layers():
     assert targets([0.18], 4) == [0.18, 0.045, 0.01125, 0.01]
     assert targets([0.002], 2) == [0.002, 0.002]
     assert targets([0.19, 0.066], 3) == [0.19, 0.066, 0.0165], "what was read off the data comes first"
     assert targets([0.19, 0.066, 0.02], 1) == [0.19]
-
-
-def test_a_rate_that_nothing_tells_guides_nothing():
-    config = TrainingConfig()
-    assert Guidance(config, network(0)).strength(0, config.learning_rate) == 0
-    assert Guidance(config, network(0), [0.3]).targets == [0.3, 0.075]
-
-
-def test_it_looks_only_while_it_is_asked_to():
-    guidance = Guidance(TrainingConfig(target_rate=0.5, guided_updates=10), network(0))
-    x = torch.randn(4, 2, 5, dtype=torch.float64)
-    with guidance.watching(0, 0.0):
-        guidance.rnn(x)
-    guidance.rnn(x)
-    assert guidance.excess == [0.0, 0.0]
-    with guidance.watching(0, 0.1):
-        guidance.rnn(x)
-    assert 0.0 not in guidance.excess
 
 
 @pytest.mark.parametrize(

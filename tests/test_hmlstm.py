@@ -300,7 +300,7 @@ STATE = HMLSTM(3, [5, 4]).initial_state(2)
 @pytest.mark.parametrize(
     ("error", "words", "arguments"),
     [
-        (ValueError, ["x", "3 dimensions", "(4, 3)"], {"x": x[:, 0]}),
+        (ValueError, ["x", "3 dimensions", "(3,)"], {"x": x[0, 0]}),
         (ValueError, ["x", "3 features", "7"], {"x": torch.zeros(4, 2, 7)}),
         (ValueError, ["x", "time step", "0"], {"x": torch.zeros(0, 2, 3)}),
         (TypeError, ["x", "float32", "float64"], {"x": x.double()}),

@@ -13,8 +13,8 @@ from support.small_runs import settings
 from hmrnn.domains.text.config import PlantedConfig
 from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.domains.text.data.planted import planted
-from hmrnn.domains.text.task import TIE
 from hmrnn.guidance import last_three
+from hmrnn.guidance.imitation import TIE
 from hmrnn.guidance.last_three import ORDER, LastThree
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import Processes

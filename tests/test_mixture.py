@@ -52,6 +52,14 @@ def test_log_likelihood_is_that_of_torch_distributions(components: int, scale: f
     torch.testing.assert_close(density.log_prob(points), by_torch(density, points), rtol=1e-10, atol=1e-10)
 
 
+def test_a_floor_raises_small_deviations_alone() -> None:
+    density = density_of(raw(50, 4, components=3, scale=3.0, seed=0), 3)
+    floored = density.floored(0.5)
+    assert (density.log_sigma.exp() < 0.5).any()
+    torch.testing.assert_close(floored.log_sigma.exp(), density.log_sigma.exp().clamp_min(0.5), rtol=1e-12, atol=0)
+    assert floored.mu is density.mu
+
+
 def exact(density: PointDensity, point: Tensor) -> mpmath.mpf:
     """One step's density in 60 digits, from the definition as Graves writes it."""
     with mpmath.workdps(60):

@@ -20,7 +20,7 @@ from hmrnn.domains.strokes.config import (
     WritingConfig,
 )
 from hmrnn.domains.text.data.streams import Streams
-from hmrnn.guidance import Guidance
+from hmrnn.guidance.guide import Guide
 from hmrnn.training import checkpoint
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import Processes
@@ -106,13 +106,13 @@ def test_the_average_has_the_slope_of_its_model(text_file, tmp_path):
 
 
 def test_the_learning_rate_warms_up_and_guidance_does_not_wait_for_it(text_file, tmp_path, monkeypatch):
-    strengths, steer = [], Guidance.steer
+    strengths, step = [], Guide.step
 
-    def recorded(self, excess, strength):
-        strengths.append(strength)
-        steer(self, excess, strength)
+    def recorded(self):
+        strengths.append(self.strength)
+        step(self)
 
-    monkeypatch.setattr(Guidance, "steer", recorded)
+    monkeypatch.setattr(Guide, "step", recorded)
     train_run(settings(text_file, warmup=4, learning_rate=0.01, epochs=1.0), tmp_path)
     rates = [record["learning_rate"] for record in metrics(tmp_path) if "bits" in record]
     assert rates == pytest.approx([0.002, 0.004, 0.006, 0.008, *[0.01] * (UPDATES - 4)])

@@ -62,6 +62,23 @@ def test_a_run_is_finished_once_and_stands_in_the_tables(results, text_file, tmp
     assert "hmrnn train text …  # ptb-hm, commit 0123456" in (tmp_path / "docs/results.md").read_text()
 
 
+def test_handwriting_is_told_at_both_floors(results, text_file, tmp_path, monkeypatch):
+    run, folder = tmp_path / "run", tmp_path / "benchmarks" / "runs" / "iam-hm"
+    train_run(settings(text_file), run)
+
+    def evaluated(command, **how):
+        nats = 900.0 if "--sigma-floor" in command else 1000.0
+        return subprocess.CompletedProcess(command, 0, json.dumps({"split": "test", "log_likelihood": nats}))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(results.subprocess, "run", evaluated)
+        patch.setattr(results, "commit_of", lambda run: "0123456")
+        results.finish(run, "iam-hm", "hmrnn train strokes …", cores=1)
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["log_likelihood"], result["log_likelihood_at_usual_floor"]) == (1000, 900)
+    assert "1000 nats a line (900 with" in results.measure(result)
+
+
 def test_few_updates_are_kept_and_every_validation(results, text_file, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "MOST", 6)
     train_run(settings(text_file, validate_every=0.25), tmp_path / "run")

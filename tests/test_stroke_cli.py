@@ -89,6 +89,20 @@ def test_eval(trained):
     assert "60 lines" in told
 
 
+def test_eval_at_another_floor(trained):
+    """The floor is reported, raises deviations for real, and one below the model's own changes nothing."""
+
+    def at(floor: str) -> dict[str, float]:
+        return json.loads(run("eval", str(trained), "--json", "--sigma-floor", floor).stdout)
+
+    own = json.loads(run("eval", str(trained), "--json").stdout)
+    assert "sigma_floor" not in own
+    assert at("0.0001")["log_likelihood"] == own["log_likelihood"]
+    assert at("5")["sigma_floor"] == 5
+    assert at("5")["log_likelihood"] < own["log_likelihood"] - 1
+    assert run("eval", str(trained), "--sigma-floor", "-1").returncode == 2
+
+
 def test_eval_of_ones_own_lines(trained, own_lines):
     answer = json.loads(run("eval", str(trained), "--data", str(own_lines), "--json").stdout)
     assert (answer["split"], answer["lines"]) == ("all", 3)

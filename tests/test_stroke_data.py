@@ -295,7 +295,7 @@ def test_too_few_lines_are_refused(tmp_path):
     path.write_text("\n")
     with pytest.raises(ValueError, match="empty"):
         load_strokes(StrokeDataConfig(str(path)))
-    with pytest.raises(ValueError, match=r"there is no such file, and it is not one of .*iam-ondb, builtin"):
+    with pytest.raises(ValueError, match=r"there is no such file or folder, and it is not one of .*iam-ondb, builtin"):
         load_strokes(StrokeDataConfig(str(tmp_path / "nothing")))
     with pytest.raises(ValueError, match="not a regular file"):
         load_strokes(StrokeDataConfig(str(tmp_path)))

@@ -340,4 +340,4 @@ def test_a_delay_moves_ends_before_the_symbol_on_which_detectors_fire():
     steps = steps_with(torch.tensor([[1, 0], [0, 0], [0, 0], [1, 1]], dtype=torch.bool))
     out = io.StringIO()
     write_marked(model, Counted([steps]), out)
-    assert out.getvalue() == "|aaa|‖a\n"
+    assert out.getvalue() == "aaa|‖a\n", "before the first symbol nothing has ended"

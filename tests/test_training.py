@@ -18,16 +18,16 @@ from support.small_runs import (
 )
 
 from hmrnn import TextModel
+from hmrnn.collapse import LONG, CollapseWatch
 from hmrnn.config import TrainingConfig
 from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.domains.text.evaluation import bits_per_character
 from hmrnn.domains.text.task import TextTask
-from hmrnn.guidance import Guidance
+from hmrnn.guidance.guide import Guide
 from hmrnn.training import checkpoint
 from hmrnn.training.checkpoint import SavedRun
 from hmrnn.training.distributed import Processes
 from hmrnn.training.loop import Diverged, Training
-from hmrnn.training.metrics import LONG, CollapseWatch
 from hmrnn.training.run import prepare, train_run
 from hmrnn.training.schedules import LearningRate
 from hmrnn.training.task import Validation
@@ -179,8 +179,13 @@ def test_the_learning_rate_cools_down_to_0(text_file, tmp_path):
 
 
 def test_steering_falls_with_the_learning_rate(text_file, tmp_path, monkeypatch):
-    steered = []
-    monkeypatch.setattr(Guidance, "steer", lambda self, excess, strength: steered.append(strength))
+    steered, step = [], Guide.step
+
+    def recorded(self):
+        steered.append(self.strength)
+        step(self)
+
+    monkeypatch.setattr(Guide, "step", recorded)
     answers = iter([3.0, 3.1, 2.0])
     monkeypatch.setattr(TextTask, "validate", lambda self, model, show: Validation(next(answers), ()))
     train_run(settings(text_file, epochs=3.0, cooldown=0.25, patience=1), tmp_path)
@@ -193,7 +198,7 @@ def test_steering_falls_with_the_learning_rate(text_file, tmp_path, monkeypatch)
 
 def test_the_slope_in_force_falls_while_detectors_are_guided(text_file, tmp_path, monkeypatch):
     """Over a resume, too; what is told and kept is the schedule's."""
-    monkeypatch.setattr("hmrnn.guidance.HELD_BACK_BY", 4)
+    monkeypatch.setattr("hmrnn.guidance.guide.HELD_BACK_BY", 4)
     own, in_force = TextTask.loss, []
 
     def watched(self, update, generator):
@@ -304,7 +309,7 @@ def test_the_collapse_watch_warns_once_for_each_detector():
 
 
 def test_a_collapsed_run_says_so(text_file, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("hmrnn.training.metrics.LONG", 10)
+    monkeypatch.setattr("hmrnn.collapse.LONG", 10)
     train_run(settings(text_file, boundary_bias=-3.0, epochs=2.0, guided_updates=0), tmp_path)
     said = capfd.readouterr().err
     assert said.count("warning: the detector of layer 1 has fired almost never") == 1

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, assume, given, settings
@@ -108,6 +109,23 @@ def test_the_slope_may_be_a_tensor():
             for slope in (2.5, torch.full((), 2.5, dtype=torch.float64, device=DEVICE))
         )
         assert torch.equal(by_number, by_tensor)
+
+
+@pytest.mark.parametrize("what", ["x", "c"])
+def test_what_overflows_in_layer_normalisation_is_not_finite(what):
+    """As in the other engines: see test_weights.py."""
+    rnn = HMLSTM(3, [4, 4], engine="triton", device=DEVICE)
+    x, state = torch.randn(1, 2, 3, device=DEVICE), rnn.initial_state(2)
+    if what == "x":
+        x *= 1e20
+    else:
+        state = HMLSTMState(state.h, tuple(torch.randn_like(c) * 1e20 for c in state.c), state.z)
+    x.requires_grad_()
+    with np.errstate(over="ignore", invalid="ignore"):  # numpy is Triton's interpreter
+        out, _ = rnn(x, state)
+        out.h[0].sum().backward()
+    assert out.h[0].isnan().all()
+    assert x.grad.isnan().all()
 
 
 def test_the_same_input_gives_the_same_bits():

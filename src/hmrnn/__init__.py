@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from hmrnn.domains.text.config import TextModelConfig
     from hmrnn.domains.text.data.symbols import Symbols
     from hmrnn.domains.text.model import TextModel, TextModelOutput
+    from hmrnn.guidance.branching import Branching
+    from hmrnn.guidance.guide import Guide
     from hmrnn.hmlstm import HMLSTM
     from hmrnn.mixture import MixtureHead, PointDensity
     from hmrnn.output import OutputEmbedding, SoftmaxHead
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
         HMLSTMOutput,
         HMLSTMState,
         Operation,
+        PackedOutput,
         Piecewise,
     )
     from hmrnn.training.run import train_run
@@ -43,12 +46,15 @@ __all__ = [
     "LSTM",
     "PTB_SLOPE",
     "UPDATE",
+    "Branching",
     "ClockworkRNN",
+    "Guide",
     "HMLSTMOutput",
     "HMLSTMState",
     "MixtureHead",
     "Operation",
     "OutputEmbedding",
+    "PackedOutput",
     "Piecewise",
     "PointDensity",
     "SeriesModel",
@@ -71,6 +77,8 @@ _HOMES = {
     "hmrnn.baselines": ("HRNN", "LSTM", "ClockworkRNN", "text_boundaries"),
     "hmrnn.boundary": ("HANDWRITING_SLOPE", "PTB_SLOPE", "SlopeSchedule"),
     "hmrnn.domains.text.data.symbols": ("Symbols",),
+    "hmrnn.guidance.branching": ("Branching",),
+    "hmrnn.guidance.guide": ("Guide",),
     "hmrnn.hmlstm": ("HMLSTM",),
     "hmrnn.domains.series.config": ("SeriesModelConfig",),
     "hmrnn.domains.series.model": ("SeriesModel", "SeriesModelOutput"),
@@ -80,7 +88,16 @@ _HOMES = {
     "hmrnn.domains.strokes.model": ("StrokeModel", "StrokeModelOutput"),
     "hmrnn.domains.text.model": ("TextModel", "TextModelOutput"),
     "hmrnn.output": ("OutputEmbedding", "SoftmaxHead"),
-    "hmrnn.sequence": ("COPY", "FLUSH", "UPDATE", "HMLSTMOutput", "HMLSTMState", "Operation", "Piecewise"),
+    "hmrnn.sequence": (
+        "COPY",
+        "FLUSH",
+        "UPDATE",
+        "HMLSTMOutput",
+        "HMLSTMState",
+        "Operation",
+        "PackedOutput",
+        "Piecewise",
+    ),
     "hmrnn.training.run": ("train_run",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -92,3 +109,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value = getattr(import_module(_HOME_OF[name]), name)
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

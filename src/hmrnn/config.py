@@ -5,6 +5,7 @@ No torch here: `hmrnn train text --help` reads this file and must be quick.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -152,16 +153,28 @@ class ModelConfig:
             )
 
 
+STANDARD_INPUT = "-"
+NameOrFile = Annotated[str, arg(metavar="NAME|FILE")]
+
+
 @dataclass(frozen=True)
 class DataConfig:
     """What to learn from: a set that is known by its name, or a path."""
 
-    data: str = "builtin"
+    data: NameOrFile = "builtin"
     sets: ClassVar[tuple[str, ...]]
 
     @property
     def is_path(self) -> bool:
         return self.data not in self.sets
+
+    def check_there(self) -> None:
+        """Refuses a path at which there is nothing."""
+        if self.is_path and not os.path.exists(self.data):
+            raise ValueError(
+                f"{self.data}: there is no such file or folder, and it is not one of the sets known by name: "
+                f"{', '.join(self.sets)}"
+            )
 
     def at_home(self: Data) -> Data:
         """With an absolute path, so that a run can be resumed from another folder."""
@@ -230,9 +243,11 @@ class TrainingConfig:
     epochs: float = 100.0
     """Ends after so many epochs,"""
     minutes: float | None = None
-    """or after so many minutes in all, whichever comes first. A cooldown then goes by the clock, too."""
-    checkpoint_minutes: float = 5.0
-    """Minutes from one checkpoint to the next. There is one at each validation and at the end, too."""
+    """or after so many minutes in all, whichever comes first. On the command line, --minutes alone lifts the limit of
+    epochs. A cooldown then goes by the clock, too."""
+    checkpoint_minutes: float | None = None
+    """Minutes from one checkpoint to the next; then there is one at each validation, too. By default every few seconds,
+    and at validations, but so rarely that they take 2 % of the time at most. There is always one at the end."""
     seed: int = 0
     """The same seed gives the same model."""
 
@@ -244,8 +259,9 @@ class TrainingConfig:
             check_positive(name, getattr(self, name))
         if self.detector_radius is not None and not 0 <= self.detector_radius < float("inf"):
             raise ValueError(f"detector_radius must not be negative, and finite; got {self.detector_radius}")
-        for name in ("validate_every", "checkpoint_minutes"):
-            check_positive(name, getattr(self, name), LONGEST)
+        check_positive("validate_every", self.validate_every, LONGEST)
+        if self.checkpoint_minutes is not None:
+            check_positive("checkpoint_minutes", self.checkpoint_minutes, LONGEST)
         for name in ("epochs", "minutes"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= LONGEST:
@@ -278,6 +294,9 @@ class TrainingConfig:
         return self.guided_updates != 0
 
 
+Device = Annotated[str, arg(metavar="DEVICE")]
+
+
 @dataclass(frozen=True)
 class ReadingConfig:
     """Which model of a run reads, and how."""
@@ -288,7 +307,7 @@ class ReadingConfig:
     """How the network is computed. auto takes the fastest that works here."""
     precision: Precision = "auto"
     """Of matrix products. auto takes the one that the run was trained with."""
-    device: str = "auto"
+    device: Device = "auto"
     """Where the network is computed: cpu, cuda, cuda:N or mps. auto takes a GPU if CUDA has one, else the CPU."""
 
     def __post_init__(self) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hmrnn.boundary import hard_sigmoid
@@ -84,7 +83,7 @@ def layer_step(
     s = h @ U.T + z_below * (handed @ W.T)
     if V is not None and h_above is not None:
         s = s + z * (h_above @ V.T)
-    s = s + b if gain is None else F.layer_norm(s, b.shape, gain, b, LAYER_NORM_EPS)
+    s = s + b if gain is None else layer_norm(s, gain, b)
     s_f, s_i, s_o, s_g = s.chunk(4, dim=-1)
     f, i, o, g = s_f.sigmoid(), s_i.sigmoid(), s_o.sigmoid(), s_g.tanh()
 
@@ -93,7 +92,7 @@ def layer_step(
     copy = (1 - z) * (1 - z_below)
 
     c_new = flush * (i * g) + update * (f * c + i * g) + copy * c
-    squashed = (c_new if gain_c is None else F.layer_norm(c_new, gain_c.shape, gain_c, bias_c, LAYER_NORM_EPS)).tanh()
+    squashed = (c_new if gain_c is None or bias_c is None else layer_norm(c_new, gain_c, bias_c)).tanh()
     h_new = (flush + update) * o * squashed + copy * h
 
     if W_z is None or U_z is None or V_z is None or b_z is None or h_above is None:
@@ -109,6 +108,14 @@ def layer_step(
     else:
         z_new = bound(z_tilde)
     return LayerStep(h_new, c_new, z_new)
+
+
+def layer_norm(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    """LN(x) * gain + bias, over the last dimension. NaN where the variance of x overflows: divided by its root, which
+    is infinite, every x would be 0, and a number that is finite and wrong.
+    """
+    normed, _, rstd = torch.native_layer_norm(x, gain.shape, gain, bias, LAYER_NORM_EPS)
+    return normed * (rstd / rstd).to(normed.dtype)  # 1, or 0 / 0
 
 
 def dot(h: Tensor, w: Tensor) -> Tensor:

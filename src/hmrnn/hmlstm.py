@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from hmrnn import engines
+from hmrnn.collapse import CollapseAlarm
 from hmrnn.config import (
     BOUNDARIES,
     COPY_BOUNDARIES,
@@ -19,10 +20,11 @@ from hmrnn.config import (
     Precision,
     check_share,
 )
-from hmrnn.devices import autocast_dtype
+from hmrnn.devices import autocast_dtype, without_autocast
 from hmrnn.dropout import drop_weights, mask
 from hmrnn.engines.native.streams import try_step
 from hmrnn.equations import LayerWeights
+from hmrnn.layer import HMLSTMLayer
 from hmrnn.recurrent import Call, Recurrent, Unrolled
 from hmrnn.sequence import (
     COPY,
@@ -34,78 +36,6 @@ from hmrnn.sequence import (
 )
 
 
-class HMLSTMLayer(nn.Module):
-    """The parameters of one layer, under the names of `LayerWeights`."""
-
-    def __init__(
-        self,
-        below: int,
-        size: int,
-        above: int | None,
-        *,
-        layer_norm: bool,
-        boundary_bias: float,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-    ) -> None:
-        super().__init__()
-        self.boundary_bias = boundary_bias
-
-        def parameter(present: bool, *shape: int) -> nn.Parameter | None:
-            return nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if present else None
-
-        detects = above is not None
-        self.W = parameter(True, 4 * size, below)
-        self.U = parameter(True, 4 * size, size)
-        self.V = parameter(detects, 4 * size, above or 0)
-        self.b = parameter(True, 4 * size)
-        self.W_z = parameter(detects, below)
-        self.U_z = parameter(detects, size)
-        self.V_z = parameter(detects, above or 0)
-        self.b_z = parameter(detects)
-        self.gain = parameter(layer_norm, 4 * size)
-        self.gain_c = parameter(layer_norm, size)
-        self.bias_c = parameter(layer_norm, size)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Matrices uniform as in `torch.nn.LSTM`, gains one, biases zero but for the detector's."""
-        assert self.U is not None
-        scale = 1 / math.sqrt(self.U.shape[1])
-        with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                if name[0] in "WUV":
-                    parameter.uniform_(-scale, scale)
-                elif name.startswith("gain"):
-                    parameter.fill_(1)
-                else:
-                    parameter.fill_(self.boundary_bias if name == "b_z" else 0)
-
-    def forward(self) -> LayerWeights:
-        """The weights. A call, so that hooks run: `prune` and the old `weight_norm` compute weights in them."""
-        return LayerWeights(*(getattr(self, name) for name in LayerWeights._fields))
-
-    def rewrite(self, name: str, value: Tensor) -> None:
-        """Gives a weight another value: itself, or what it is computed from, if that can be found."""
-        own, pruned = self._parameters.get(name), self._parameters.get(f"{name}_orig")
-        if own is not None:
-            own.copy_(value)
-        elif is_parametrized(self, name):
-            try:
-                setattr(self, name, value)
-            except Exception as error:  # whatever the parametrization's right_inverse raises
-                raise RuntimeError(
-                    f"{name} of an HMLSTM layer is parametrized and can't be set: does the parametrization have a "
-                    f"right_inverse? ({error})"
-                ) from error
-        elif pruned is not None and f"{name}_mask" in self._buffers:
-            pruned.copy_(torch.where(self.get_buffer(f"{name}_mask") != 0, value, pruned))
-        else:
-            raise RuntimeError(
-                f"{name} of an HMLSTM layer is computed by a hook and can't be set: use torch.nn.utils.parametrize"
-            )
-
-
 class HMLSTM(Recurrent):
     """A stack of LSTM layers in which each layer learns when a segment ends (Chung, Ahn and Bengio, 2017).
 
@@ -113,7 +43,8 @@ class HMLSTM(Recurrent):
     the next step. A layer that gets nothing from below COPYs its state. The equations are in `hmrnn.equations`.
 
     input_size      features of x
-    hidden_sizes    units of each layer, the lowest first
+    hidden_sizes    units of each layer, the lowest first; or one number for all, with `num_layers`
+    num_layers      how many layers, if `hidden_sizes` is one number
     layer_norm      normalise the gates' pre-activations, and the cell inside its tanh
     boundary        step: z~ > 0.5; sample: Bernoulli(z~); soft: z~ itself
     copy_boundary   in a COPY step, hold: z = 0; recompute: z from the detector, as in any other step
@@ -133,11 +64,13 @@ class HMLSTM(Recurrent):
 
     needs_boundaries = False  # whether a call must give them
     dropout = weight_drop = 0.0  # of networks that were pickled before there was any
+    _alarm: CollapseAlarm | None = None
 
     def __init__(
         self,
         input_size: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: int | Sequence[int],
+        num_layers: int | None = None,
         *,
         layer_norm: bool = True,
         boundary: Boundary = "step",
@@ -151,8 +84,10 @@ class HMLSTM(Recurrent):
         engine: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **of_lstm: Any,
     ) -> None:
-        super().__init__(input_size, hidden_sizes, slope=slope, batch_first=batch_first)
+        check_habits(of_lstm)
+        super().__init__(input_size, hidden_sizes, num_layers, slope=slope, batch_first=batch_first)
         check_share("dropout", dropout)
         check_share("weight_drop", weight_drop)
         self.dropout, self.weight_drop = dropout, weight_drop
@@ -252,8 +187,11 @@ class HMLSTM(Recurrent):
         masks, weights = self._masks(B, call.generator), self._weights_of_call(call.generator)
         rules = engines.Rules(self.boundary, self.copy_boundary == "hold", uniforms, self.rounds_products, masks)
         trace = engines.ENGINES[self.engine].run(weights, call, rules)
-        done = operations(trace.z, call.state.z, call.valid)
-        return Unrolled(HMLSTMOutput(trace.steps, trace.z, done), trace.state)
+        output = HMLSTMOutput(trace.steps, trace.z, operations(trace.z, call.state.z, call.valid))
+        if self.training and self.warn_collapse and call.given is None and not torch.compiler.is_compiling():
+            self._alarm = self._alarm or CollapseAlarm(self.num_layers - 1)
+            self._alarm.see(output)
+        return Unrolled(output, trace.state)
 
     def _masks(self, B: int, generator: torch.Generator | None) -> tuple[Tensor, ...]:
         """Of dropout: for each layer but the last, if there is any."""
@@ -304,6 +242,10 @@ class HMLSTM(Recurrent):
 
         s_z = U_z h[t-1,l] + z[t-1,l] * V_z h[t-1,l+1] + z[t,l-1] * W_z h[t,l-1] + b_z
         """
+        with without_autocast(out.z.device):  # detectors are computed in full, whatever products are
+            return torch.stack(self._detector_sums(x, before, out), dim=-1)
+
+    def _detector_sums(self, x: Tensor | Piecewise, before: HMLSTMState | None, out: HMLSTMOutput) -> list[Tensor]:
         x = Piecewise.from_dense(x) if isinstance(x, Tensor) else x
         before = before or self.initial_state(out.z.shape[1])
         z, sums = out.z.detach(), []
@@ -316,7 +258,7 @@ class HMLSTM(Recurrent):
             own = delayed(projected(out.steps[l], w.U_z), before.h[l].detach() @ w.U_z)
             above = delayed(projected(out.steps[l + 1], w.V_z), before.h[l + 1].detach() @ w.V_z)
             sums.append(own + delayed(z[..., l], before.z[:, l]) * above + fed + w.b_z)
-        return torch.stack(sums, dim=-1)
+        return sums
 
     @torch.no_grad()
     def shift_detectors(self, shifts: Sequence[float | Tensor]) -> None:
@@ -333,6 +275,26 @@ class HMLSTM(Recurrent):
             f"copy_boundary={self.copy_boundary!r}, dropout={self.dropout}, weight_drop={self.weight_drop}, "
             f"engine={self._requested_engine!r}"
         )
+
+
+# Arguments of torch.nn.LSTM: the values that change nothing, and what others are told.
+HABITS = {
+    "bias": (True, "the detectors need theirs"),
+    "proj_size": (0, "a layer copies the hidden state that it gates; put a Linear behind the network"),
+    "bidirectional": (False, "a boundary is found from the past; run a second HMLSTM over the reversed sequence"),
+}
+
+
+def check_habits(given: Mapping[str, Any]) -> None:
+    """Refuses arguments that `HMLSTM` has not, and says why to those who know them from `torch.nn.LSTM`."""
+    for name, value in given.items():
+        if name == "hidden_size":
+            raise TypeError("HMLSTM has no hidden_size: give hidden_sizes, one for each layer, or one and num_layers")
+        if name not in HABITS:
+            raise TypeError(f"HMLSTM got an unexpected argument {name!r}")
+        harmless, reason = HABITS[name]
+        if value != harmless:
+            raise TypeError(f"HMLSTM has no {name}={value!r}: {reason}")
 
 
 def operations(z: Tensor, z_start: Tensor, valid: Tensor | None) -> Tensor:

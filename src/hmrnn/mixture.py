@@ -71,6 +71,10 @@ class Density(ABC):
         relative = self.log_pi - self.log_pi.max(-1, keepdim=True).values
         return replace(self, log_pi=(relative * (1 + bias)).log_softmax(-1), log_sigma=self.log_sigma - bias)
 
+    def floored(self, sigma: float) -> Self:
+        """With no deviation below `sigma`."""
+        return replace(self, log_sigma=self.log_sigma.clamp_min(math.log(sigma)))
+
     def drawn_component(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
         """Of each step one component: its number (..., 1), its mean (..., D) and its deviation (..., D)."""
         flat = self.log_pi.exp().flatten(0, -2) if self.log_pi.dim() > 1 else self.log_pi.exp().unsqueeze(0)

@@ -1,17 +1,20 @@
-"""What HMLSTM and its baselines share: the call, its checks, `batch_first`, `lengths`, and `step()`."""
+"""What HMLSTM and its baselines share: the call in all its layouts, its checks, `lengths`, and `step()`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from hmrnn.config import check_size
-from hmrnn.sequence import HMLSTMOutput, HMLSTMState, Piecewise
+from hmrnn.layouts import packed, padded, transposed
+from hmrnn.sequence import HMLSTMOutput, HMLSTMState, PackedOutput, Piecewise
 
 CHECKED_AT_ONCE = ("cpu", "mps")  # devices whose values are looked at before a call; MPS has no assertions of its own
 
@@ -49,15 +52,22 @@ class Unrolled(NamedTuple):
 class Recurrent(nn.Module, ABC):
     """A stack of recurrent layers (or modules) with the call of `HMLSTM`."""
 
-    def __init__(self, input_size: int, hidden_sizes: Sequence[int], *, slope: float, batch_first: bool) -> None:
+    warn_collapse = True  # whether a detector that fires never or always in training is warned of
+    _look: Callable[[Call, HMLSTMOutput], None] | None = None
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_sizes: int | Sequence[int],
+        num_layers: int | None = None,
+        *,
+        slope: float,
+        batch_first: bool,
+    ) -> None:
         super().__init__()
-        if isinstance(hidden_sizes, int) or len(hidden_sizes) == 0:
-            raise ValueError(f"hidden_sizes must list the units of each layer, as in [256, 256]; got {hidden_sizes!r}")
         check_size("input_size", input_size)
-        for size in hidden_sizes:
-            check_size("each of hidden_sizes", size)
         self.input_size = input_size
-        self.hidden_sizes = tuple(hidden_sizes)
+        self.hidden_sizes = layer_sizes(hidden_sizes, num_layers)
         self.slope = check_slope(slope)
         self.batch_first = batch_first
 
@@ -112,17 +122,19 @@ class Recurrent(nn.Module, ABC):
 
     def forward(
         self,
-        x: Tensor | Piecewise,
+        x: Tensor | Piecewise | PackedSequence,
         state: HMLSTMState | None = None,
         lengths: Tensor | Sequence[int] | None = None,
-        boundaries: Tensor | None = None,
+        boundaries: Tensor | PackedSequence | None = None,
         slope: float | Tensor | None = None,
         generator: torch.Generator | None = None,
-    ) -> tuple[HMLSTMOutput, HMLSTMState]:
+    ) -> tuple[HMLSTMOutput | PackedOutput, HMLSTMState]:
         """Runs over a batch of sequences.
 
-        x            (T, B, input_size), or (B, T, input_size) with `batch_first`. A `Piecewise` where the same few
-                     vectors stand at many steps, as embedded symbols do: then each is multiplied once a call
+        x            (T, B, input_size), or (B, T, input_size) with `batch_first`; (T, input_size) for one sequence:
+                     then nothing that goes in or comes out has a batch dimension. A `PackedSequence` gives a
+                     `PackedOutput`. A `Piecewise` where the same few vectors stand at many steps, as embedded symbols
+                     do: then each is multiplied once a call
         state        where to start; zeros if not given
         lengths      (B,) how many steps of each row count: later ones COPY in every layer and leave the state alone
         boundaries   (T, B, L-1) of 0 and 1: these boundaries instead of the detectors'
@@ -134,15 +146,94 @@ class Recurrent(nn.Module, ABC):
 
         Returns the output of every step, and the state after the last one.
         """
+        if isinstance(x, PackedSequence):
+            return self._packed(x, state, lengths, boundaries, slope, generator)
+        if isinstance(boundaries, PackedSequence):
+            raise TypeError("boundaries are a PackedSequence, and x is none: pack both, or neither")
         shape = x.shape if isinstance(x, Tensor) else (*x.index.shape, *x.values.shape[1:])
+        if len(shape) == 2:
+            return self._unbatched(x, state, lengths, boundaries, slope, generator)
         if len(shape) != 3:
-            raise ValueError(f"x must have 3 dimensions (time, batch, input_size); got {tuple(shape)}")
+            raise ValueError(
+                f"x must have 3 dimensions (time, batch, input_size), or 2 (time, input_size); got {tuple(shape)}"
+            )
         if self.batch_first:
             x = x.transpose(0, 1) if isinstance(x, Tensor) else x.transpose()
             boundaries = boundaries.transpose(0, 1) if boundaries is not None and boundaries.dim() == 3 else boundaries
-        call = self._check(x, state, lengths, boundaries, slope, generator)
-        output, state = self.unroll(call)
+        output, state = self._time_first(x, state, lengths, boundaries, slope, generator)
         return (transposed(output) if self.batch_first else output), state
+
+    def _time_first(
+        self,
+        x: Tensor | Piecewise,
+        state: HMLSTMState | None,
+        lengths: Tensor | Sequence[int] | None,
+        boundaries: Tensor | None,
+        *how: Any,
+    ) -> Unrolled:
+        """`how` are slope and generator."""
+        call = self._check(x, state, lengths, boundaries, *how)
+        done = self.unroll(call)
+        if self._look is not None:
+            self._look(call, done.output)
+        return done
+
+    def _packed(
+        self,
+        x: PackedSequence,
+        state: HMLSTMState | None,
+        lengths: Tensor | Sequence[int] | None,
+        boundaries: Tensor | PackedSequence | None,
+        *how: Any,
+    ) -> tuple[PackedOutput, HMLSTMState]:
+        """Rows are computed in the order of the packed data, the longest first; states go by the order before it."""
+        if lengths is not None:
+            raise ValueError("lengths must not be given with a PackedSequence, which knows them")
+        dense, own_lengths = padded(x)
+        given: Tensor | None = None
+        if isinstance(boundaries, PackedSequence):
+            if not torch.equal(boundaries.batch_sizes, x.batch_sizes):
+                raise ValueError("boundaries must be packed as x is: their batch_sizes differ")
+            given = padded(boundaries)[0]
+        elif boundaries is not None:
+            raise TypeError(f"boundaries must be a PackedSequence, as x is one; got {type(boundaries).__name__}")
+        if isinstance(state, HMLSTMState) and x.sorted_indices is not None:
+            self._check_state(state, len(own_lengths), next(self.parameters()))
+            state = state.select(x.sorted_indices)
+        output, state = self._time_first(dense, state, own_lengths, given, *how)
+        return packed(output, own_lengths, x), state if x.unsorted_indices is None else state.select(x.unsorted_indices)
+
+    def _unbatched(
+        self,
+        x: Tensor | Piecewise,
+        state: HMLSTMState | None,
+        lengths: Tensor | Sequence[int] | None,
+        boundaries: Tensor | None,
+        *how: Any,
+    ) -> tuple[HMLSTMOutput, HMLSTMState]:
+        """One sequence, as a batch of one."""
+        if lengths is not None:
+            raise ValueError("lengths are those of a batch, and x has none: it has 2 dimensions (time, input_size)")
+        if isinstance(state, HMLSTMState):
+            if state.z.dim() != 1:
+                raise ValueError("state has a batch dimension, and x has none: give state.select(0), or x of a batch")
+            state = state.batch_of_one()
+        x = x.unsqueeze(1) if isinstance(x, Tensor) else x[:, None]
+        boundaries = None if boundaries is None else boundaries.unsqueeze(1)
+        output, state = self._time_first(x, state, None, boundaries, *how)
+        steps = tuple(steps[:, 0] for steps in output.steps)
+        return HMLSTMOutput(steps, output.z[:, 0], output.operations[:, 0]), state.select(0)
+
+    @contextmanager
+    def watched(self, look: Callable[[Call, HMLSTMOutput], None]) -> Iterator[None]:
+        """Calls `look` after each forward pass in the meantime, time first in every layout."""
+        if self._look is not None:
+            raise RuntimeError("two guides can't look at one network at once")
+        self._look = look
+        try:
+            yield
+        finally:
+            self._look = None
 
     def step(
         self,
@@ -223,10 +314,21 @@ class Recurrent(nn.Module, ABC):
         check_binary("boundaries", boundaries)
 
 
-def transposed(output: HMLSTMOutput) -> HMLSTMOutput:
-    """Time first to batch first."""
-    steps = tuple(steps.transpose() for steps in output.steps)
-    return HMLSTMOutput(steps, output.z.transpose(0, 1), output.operations.transpose(0, 1))
+def layer_sizes(hidden_sizes: int | Sequence[int], num_layers: int | None) -> tuple[int, ...]:
+    """The units of each layer."""
+    if isinstance(hidden_sizes, int) and num_layers is not None:
+        check_size("num_layers", num_layers)
+        hidden_sizes = [hidden_sizes] * num_layers
+    if isinstance(hidden_sizes, int) or len(hidden_sizes) == 0:
+        raise ValueError(
+            "hidden_sizes must list the units of each layer, as in [256, 256], or be one size with num_layers; "
+            f"got {hidden_sizes!r}"
+        )
+    if num_layers not in (None, len(hidden_sizes)):
+        raise ValueError(f"num_layers must be the number of hidden_sizes, {len(hidden_sizes)}; got {num_layers}")
+    for size in hidden_sizes:
+        check_size("each of hidden_sizes", size)
+    return tuple(hidden_sizes)
 
 
 def valid_steps(lengths: Tensor | Sequence[int], T: int, B: int, device: torch.device) -> Tensor:

@@ -5,16 +5,18 @@ T  time steps      B  batch rows      L  layers      H_l  units of layer l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
+import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.utils.rnn import PackedSequence
 
 
 class Operation(IntEnum):
@@ -23,6 +25,20 @@ class Operation(IntEnum):
     UPDATE = 0
     COPY = 1
     FLUSH = 2
+
+    def __repr__(self) -> str:
+        return self.name
+
+    __str__ = __repr__
+
+    @classmethod
+    def names(cls, operations: Tensor) -> Any:
+        """Those of a tensor, such as `HMLSTMOutput.operations`, by name: lists in lists."""
+        return named(operations.tolist())
+
+
+def named(numbers: Any) -> Any:
+    return [named(own) for own in numbers] if isinstance(numbers, list) else Operation(numbers).name
 
 
 UPDATE, COPY, FLUSH = Operation.UPDATE, Operation.COPY, Operation.FLUSH
@@ -42,6 +58,10 @@ class Piecewise:
     tangents: Tensor | None = None  # (N, H); None if no gradient is wanted, or if nothing is repeated
     repeats: Tensor | None = None  # (T, B), zero
     in_order: bool = False  # every step has a value of its own, one after the other
+
+    def __repr__(self) -> str:
+        values = " of ".join(map(str, sizes(self.values)))
+        return f"Piecewise({' x '.join(map(str, sizes(self.index)))} steps, {values} units)"
 
     @staticmethod
     def from_dense(dense: Tensor) -> Piecewise:
@@ -83,6 +103,11 @@ class Piecewise:
         return Piecewise(f(self.values), self.index, tangents, self.repeats, self.in_order)
 
 
+def sizes(tensor: Tensor) -> tuple[Any, ...]:
+    """For a repr, which must not fail whatever stands in a tensor's place."""
+    return tuple(getattr(tensor, "shape", ())) or ("?",)
+
+
 class _Expand(torch.autograd.Function):
     """values[index] + repeats * tangents[index], where repeats is zero."""
 
@@ -121,6 +146,10 @@ class HMLSTMState:
     c: tuple[Tensor, ...]  # L times (B, H_l)
     z: Tensor  # (B, L-1)
 
+    def __repr__(self) -> str:
+        batch = "".join(f"B={size}, " for size in sizes(self.z)[:-1])
+        return f"HMLSTMState({batch}layers {'/'.join(str(sizes(h)[-1]) for h in self.h)})"
+
     def __getstate__(self) -> dict[str, Any]:
         return {"h": self.h, "c": self.c, "z": self.z}  # and not what an engine has noted of it
 
@@ -132,9 +161,13 @@ class HMLSTMState:
         """As `Tensor.to`: a device, a dtype, or both."""
         return self._map(lambda tensor: tensor.to(*args, **kwargs))
 
-    def select(self, rows: Tensor | slice | list[int]) -> HMLSTMState:
-        """The state of some batch rows, by index, mask or slice."""
+    def select(self, rows: Tensor | slice | list[int] | int) -> HMLSTMState:
+        """The state of some batch rows, by index, mask or slice; of one, without a batch dimension, by its number."""
         return self._map(lambda tensor: tensor[rows])
+
+    def batch_of_one(self) -> HMLSTMState:
+        """That of one sequence with a batch dimension."""
+        return self._map(lambda tensor: tensor.unsqueeze(0))
 
     def renewed(self, rows: list[int]) -> HMLSTMState:
         """The same, with some batch rows as at the start."""
@@ -145,15 +178,110 @@ class HMLSTMState:
         return HMLSTMState(tuple(map(f, self.h)), tuple(map(f, self.c)), f(self.z))
 
 
+class NoTensor:
+    """What an output says to those who take it for the tensor that `torch.nn.LSTM` gives."""
+
+    def __getitem__(self, where: Any) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} is no tensor: .last has the hidden states of the top layer, .h those of each layer"
+        )
+
+    def __iter__(self) -> Iterator[NoReturn]:
+        return self[0]
+
+
 @dataclass(frozen=True)
-class HMLSTMOutput:
-    """What every layer did at every step. (T, B) stands for (B, T) with `batch_first`, and for (B,) out of `step()`."""
+class HMLSTMOutput(NoTensor):
+    """What every layer did at every step. (T, B) stands for (B, T) with `batch_first`, for (B,) out of `step()`, and
+    for (T,) if the input was one sequence, without a batch."""
 
     steps: tuple[Piecewise, ...]  # L times (T, B, H_l): hidden states, each distinct one once
     z: Tensor  # (T, B, L-1): boundaries, 0 or 1 (or between, if soft); 0 at padded steps
     operations: Tensor  # (T, B, L) int8: UPDATE, COPY or FLUSH; a soft boundary counts from 0.5
 
+    def __repr__(self) -> str:
+        shape = ", ".join(f"{name}={size}" for name, size in zip("TB", sizes(self.z)[:-1], strict=False))
+        layers = "/".join(str(sizes(steps.values)[-1]) for steps in self.steps)
+        rates = ""
+        if type(self.z) is Tensor:  # and nothing without numbers
+            read = int((self.operations[..., 0] != COPY).sum())  # padded steps do not count
+            fired = (self.z > 0.5).flatten(0, -2).sum(0).tolist()
+            rates = "".join(f" {count / max(1, read):.2f}".replace(" 0.", " .") for count in fired)
+        return f"HMLSTMOutput({shape}, layers {layers}{rates and ', rates' + rates})"
+
     @cached_property
     def h(self) -> tuple[Tensor, ...]:  # L times (T, B, H_l)
         """The hidden states, written out."""
         return tuple(steps.dense() for steps in self.steps)
+
+    @cached_property
+    def last(self) -> Tensor:  # (T, B, H_L)
+        """The hidden states of the top layer, written out: what `torch.nn.LSTM` calls its output."""
+        return self.h[-1] if "h" in self.__dict__ else self.steps[-1].dense()
+
+    @property
+    def rates(self) -> Tensor:  # (L-1,)
+        """How often each detector fired, of all steps that are not padded."""
+        return rates_of(self.z, self.operations)
+
+
+@dataclass(frozen=True)
+class PackedOutput(NoTensor):
+    """What comes of a `PackedSequence`: everything packed as the input was."""
+
+    steps: tuple[Piecewise, ...]  # L times (N, H_l): hidden states in the order of the input's data
+    z: PackedSequence  # of (N, L-1)
+    operations: PackedSequence  # of (N, L)
+
+    @cached_property
+    def h(self) -> tuple[PackedSequence, ...]:  # L times, of (N, H_l)
+        """The hidden states, written out."""
+        return tuple(self.z._replace(data=steps.dense()) for steps in self.steps)
+
+    @cached_property
+    def last(self) -> PackedSequence:  # of (N, H_L)
+        """The hidden states of the top layer: what `torch.nn.LSTM` calls its output."""
+        return self.h[-1] if "h" in self.__dict__ else self.z._replace(data=self.steps[-1].dense())
+
+    @property
+    def rates(self) -> Tensor:  # (L-1,)
+        """How often each detector fired."""
+        return rates_of(self.z.data, self.operations.data)
+
+
+def rates_of(z: Tensor, operations: Tensor) -> Tensor:
+    """(L-1,): at which share of the steps z is 1. The lowest layer copies at padded steps only: those do not count."""
+    steps = (operations[..., 0] != COPY).sum().clamp_min(1)
+    return (z.detach() > 0.5).flatten(0, -2).sum(0) / steps
+
+
+def register(kind: type[Any], *tensors: str, settings: tuple[str, ...] = ()) -> None:
+    """Makes a dataclass a pytree of those of its fields that are tensors, or trees of them, and not None."""
+
+    def flatten(node: Any) -> tuple[list[Any], list[Any]]:
+        there = [name for name in tensors if getattr(node, name) is not None]
+        return [getattr(node, name) for name in there], [there, [getattr(node, name) for name in settings]]
+
+    def flatten_with_keys(node: Any) -> tuple[list[tuple[pytree.KeyEntry, Any]], list[Any]]:
+        leaves, context = flatten(node)
+        return [(pytree.GetAttrKey(name), leaf) for name, leaf in zip(context[0], leaves, strict=True)], context
+
+    def unflatten(leaves: Iterable[Any], context: list[Any]) -> Any:
+        there, set_to = context
+        return kind(**dict(zip(there, leaves, strict=True)), **dict(zip(settings, set_to, strict=True)))
+
+    pytree.register_pytree_node(
+        kind,
+        flatten,
+        unflatten,
+        serialized_type_name=f"hmrnn.{kind.__name__}",
+        flatten_with_keys_fn=flatten_with_keys,
+        to_dumpable_context=lambda context: context,
+        from_dumpable_context=lambda context: context,
+    )
+
+
+register(Piecewise, "values", "index", "tangents", "repeats", settings=("in_order",))
+register(HMLSTMState, "h", "c", "z")
+register(HMLSTMOutput, "steps", "z", "operations")
+register(PackedOutput, "steps", "z", "operations")

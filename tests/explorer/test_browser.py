@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
@@ -13,7 +14,9 @@ from support.explorer.models import TEXT
 from support.explorer.page import Page
 from support.explorer.server import running
 
-from hmrnn import TextModel
+from hmrnn import TextModel, TextModelConfig, train_run
+from hmrnn.config import TrainingConfig
+from hmrnn.domains.text.config import TextDataConfig, TextRunConfig
 from hmrnn.sequence import Operation
 
 
@@ -119,6 +122,61 @@ def test_files_in_a_browser(browser, folder, host, tmp_path):
     page.shows("5,000 symbols")
     assert page.one("#status").text == "long.txt: the first 5,000 characters are read"
     assert browser.get_log("browser") == []
+
+
+def test_a_text_over_the_limit_is_read_up_to_it(browser, host):
+    page = Page(browser, host)
+    browser.execute_script("arguments[0].value = arguments[1]", page.one("#text"), "the cat. " * 700)
+    page.one("#text").send_keys(Keys.END + ".")
+    page.shows("5,000 symbols")
+    assert page.one("#status").text == "the text has 6,301 characters: the first 5,000 are read"
+    page.one("#text").clear()
+    page.one("#text").send_keys("the")
+    page.shows("3 symbols")
+    page.assert_quiet()
+
+
+CHINESE = "今天天气很好，我们去公园散步。\n" * 60
+
+
+@pytest.fixture(scope="module")
+def chinese(tmp_path_factory):
+    """A run on a text that has no letter of the sentence which other models are shown."""
+    folder = tmp_path_factory.mktemp("chinese")
+    (folder / "text.txt").write_text(CHINESE)
+    shape = TextModelConfig(hidden_sizes=(8, 8), output_size=8, embedding_size=8)
+    training = TrainingConfig(batch_size=4, window=20, epochs=0.2)
+    train_run(TextRunConfig(TextDataConfig(str(folder / "text.txt")), shape, training), folder / "run")
+    return folder / "run"
+
+
+def test_it_opens_with_the_runs_own_text(browser, chinese, folder):
+    with running([chinese]) as host:
+        page = Page(browser, host)
+        assert page.text in CHINESE
+        assert len(page.text) > 20
+        assert page.one(".unknown").text == ""
+    for name, opens in (("words", "the cat sat on the mat, and"), ("letters", "")):
+        with running([folder / name]) as host:
+            page = Page(browser, host)
+            assert page.text.startswith(opens)
+            assert page.one(".unknown").text == "", "a model without a run"
+            page.assert_quiet()
+
+
+def test_wide_characters_do_not_overlap(browser, chinese, host, tmp_path):
+    with running([chinese]) as wide:
+        figure = ET.fromstring(Page(browser, wide).download(".figure", tmp_path))
+    texts = [e for e in figure.iter("{http://www.w3.org/2000/svg}text") if len(e.text) == 1]
+    steps = [float(b.get("x")) - float(a.get("x")) for a, b in pairwise(texts) if a.get("y") == b.get("y")]
+    size = float(texts[0].get("font-size"))
+    assert min(step for step in steps if step > 0) >= size, "a Chinese character is as wide as it is high"
+    page = Page(browser, host)
+    page.write("the cat")
+    ActionChains(browser).move_to_element_with_offset(
+        page.one(".picture canvas"), int(22 + 5.5 * 12 - page.one(".picture canvas").size["width"] / 2), 0
+    ).perform()
+    page.shows("symbol 5 of 7", ".where")
 
 
 def test_a_server_that_comes_again(browser, folder):

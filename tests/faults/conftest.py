@@ -20,6 +20,9 @@ def folder(tmp_path_factory) -> Path:
     made = tmp_path_factory.mktemp("faults")
     (made / "text.txt").write_text(builtin_text()[:4000])
     (made / "bytes.bin").write_bytes(bytes(range(256)) * 16)
+    (made / "steps.csv").write_text(
+        "a,b,end\n" + "".join(f"{i % 7},{i * i % 11},{int(i % 7 == 6)}\n" for i in range(400))
+    )
     (made / "lines.jsonl").write_text("".join(json.dumps(line(i)) + "\n" for i in range(24)))
     return made
 
@@ -32,7 +35,7 @@ def runs(folder) -> dict[str, Path]:
     return {name: folder / name for name in FLAGS}
 
 
-@pytest.fixture(params=["text", "strokes"])
+@pytest.fixture(params=["text", "strokes", pytest.param("series", marks=pytest.mark.faults)])
 def name(request) -> str:
     """A kind of run."""
     return str(request.param)

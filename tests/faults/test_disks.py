@@ -21,6 +21,7 @@ from support.faults.runs import DAMAGE, FLAGS, PARTS, call, copy, reason, refuse
 from hmrnn.domains.strokes.data.lines import iam_lines
 from hmrnn.storage.cache import SETTLED
 
+KINDS = ("text", "strokes", "series")
 MANY = [3, pytest.param(100, marks=pytest.mark.faults)]  # pieces of damage
 
 
@@ -51,9 +52,9 @@ def small_files(most: int) -> Iterator[None]:
 def gone_on(runs, tmp_path_factory) -> dict[str, Path]:
     """The runs after another epoch, which nothing disturbed."""
     folder = tmp_path_factory.mktemp("gone on")
-    for name in ("text", "strokes"):
+    for name in KINDS:
         succeeded("train", name, "--resume", shutil.copytree(runs[name], folder / name), "--epochs", "2")
-    return {name: folder / name for name in ("text", "strokes")}
+    return {name: folder / name for name in KINDS}
 
 
 # Full
@@ -108,7 +109,7 @@ def test_every_write_names_its_file_and_leaves_nothing_half(runs, tmp_path, name
     assert str(longer) in told
     drawn = [["figure", run, "--out", out], ["figure", run, "--kind", "training", "--out", out / "one.png"]]
     drawn += [["plot", run, "--out", out / "curves.pdf"]]
-    if name == "strokes":
+    if name != "text":
         drawn += [["generate", run, "--out", out / f"line.{ending}"] for ending in ("svg", "png")]
     for command in drawn:
         out.mkdir()
@@ -141,7 +142,7 @@ def test_data_that_has_vanished_or_changed(runs, folder, tmp_path, name):
     shutil.copy(folder / FLAGS[name][1], data)
     succeeded("train", name, *FLAGS[name], "--data", data, "--out", tmp_path / "run")
     whole = data.read_bytes()
-    data.write_bytes(whole + whole.splitlines(keepends=True)[0])
+    data.write_bytes(whole + whole.splitlines(keepends=True)[-1])
     for command in (["eval"], ["score"], ["train", name, "--resume"]):
         assert "changed" in refused(*command, tmp_path / "run", because=str(data))
     data.unlink()
@@ -160,7 +161,8 @@ def test_data_that_has_changed_but_kept_its_size_and_time(runs, folder, tmp_path
     time.sleep(SETTLED + 0.1)  # so that what is known of it is kept
     succeeded("train", name, *FLAGS[name], "--data", data, "--out", run)
     before, whole = data.stat(), data.read_bytes()
-    other = b"".join(whole.splitlines(keepends=True)[::-1])
+    first, *rest = whole.splitlines(keepends=True)  # the first tells the columns of a series
+    other = b"".join([first, *rest[::-1]])
     assert len(other) == len(whole) != other
     changed = data if how == "in place" else tmp_path / "other"
     changed.write_bytes(other)
@@ -190,7 +192,7 @@ def test_a_damaged_model_is_refused_or_measures_the_same(runs, tmp_path, name, p
     run = copy(runs[name], tmp_path)
     path = run / "best" / part
     if not path.exists():
-        pytest.skip("handwriting has no symbols")
+        pytest.skip(f"a model of {name} has none")
     whole, expected, chance, noticed = path.read_bytes(), measured(run), random.Random(0), 0
     for _ in range(many):
         path.write_bytes(DAMAGE[how](whole, chance))

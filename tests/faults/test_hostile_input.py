@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,7 +45,7 @@ def processed(*arguments: str | Path, **options) -> subprocess.CompletedProcess[
 
 @pytest.mark.parametrize("what", NASTY)
 @pytest.mark.parametrize(
-    "kind", ["text", *(pytest.param(kind, marks=pytest.mark.faults) for kind in ("bytes", "strokes"))]
+    "kind", ["text", *(pytest.param(kind, marks=pytest.mark.faults) for kind in ("bytes", "strokes", "series"))]
 )
 @pytest.mark.parametrize(
     "unknown", ["error", *(pytest.param(how, marks=pytest.mark.faults) for how in ("skip", "replace"))]
@@ -50,7 +53,9 @@ def processed(*arguments: str | Path, **options) -> subprocess.CompletedProcess[
 def test_every_command_with_nasty_input(runs, tmp_path, kind, what, unknown):
     path, run = tmp_path / "input", runs[kind]
     path.write_bytes(NASTY[what])
-    reads_text = kind != "strokes"
+    reads_text = kind in ("text", "bytes")
+    if not reads_text and unknown != "error":
+        pytest.skip("only symbols can be unknown")
     commands = [["segment", run, path, "--format", form] for form in fuzz.FORMATS]
     commands += [["eval", run, "--data", path], ["score", run, "--data", path]]
     commands += [["score", run, "--gold", path]] if reads_text else [["generate", run, "--prime", path, "--max-new", 2]]
@@ -58,7 +63,7 @@ def test_every_command_with_nasty_input(runs, tmp_path, kind, what, unknown):
         commands += [["generate", run, "--max-new", 2, "--prompt", os.fsdecode(NASTY[what])]]
     for command in commands:
         with bounded():
-            done = call(*command, "--on-unknown", unknown)
+            done = call(*command, *(["--on-unknown", unknown] if reads_text else []))
         assert done.returncode in (0, 1, 2), (command, done.stderr)
         if done.returncode:
             reason(done.stderr)
@@ -114,6 +119,82 @@ def test_eval_at_an_absurd_temperature(runs, temperature):
         assert json.loads(done.stdout)["temperature"]["bits_per_character"] > 0
     else:
         reason(done.stderr)
+
+
+# Files of series
+
+
+def array_file(shape: tuple[int, ...], kind: str = "<f8", content: bytes = bytes(800), version: int = 1) -> bytes:
+    """An .npy file whose header says what it likes."""
+    header = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY" + bytes([version, 0]) + len(header).to_bytes(2 * version, "little") + header + content
+
+
+def archive(content: bytes, *, method: int = zipfile.ZIP_DEFLATED, flag: int = 0) -> bytes:
+    """An .npz file with one array in it. `flag` 1: as if it were encrypted."""
+    with zipfile.ZipFile(written := io.BytesIO(), "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("a.npy", content)
+    whole = bytearray(written.getvalue())
+    for start, length in ((whole.index(b"PK\3\4"), 6), (whole.rindex(b"PK\1\2"), 8)):
+        whole[start + length] |= flag
+        whole[start + length + 2] = method
+    return bytes(whole)
+
+
+class Witness:
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, ("executed",)
+
+
+LIES = {
+    "huge.npy": array_file((10**12,)),
+    "huge times.npy": array_file((2**40, 2**40)),
+    "below zero.npy": array_file((-1, 4)),
+    "without columns.npy": array_file((10**9, 0)),
+    "without steps.npy": array_file((10**9, 0, 5)),
+    "records.npy": array_file((10**9,), "|V0"),
+    "complex.npy": array_file((100,), "<c8"),
+    "long header.npy": b"\x93NUMPY\2\0\xff\xff\xff\x7f{",
+    "deep header.npy": b"\x93NUMPY\1\0\x28\x23" + b"(" * 9000,
+    "another version.npy": array_file((100,), version=3),
+    "objects.npy": array_file((1,), "|O", pickle.dumps(Witness())),
+    "a pickle.npy": pickle.dumps(Witness()),
+    "objects.npz": archive(array_file((1,), "|O", pickle.dumps(Witness()))),
+    "huge.npz": archive(array_file((10**12,))),
+    "encrypted.npz": archive(array_file((100,)), flag=1),
+    "packed by another.npz": archive(array_file((100,)), method=99),
+    "no array.npz": archive(b"hello"),
+    "wide.csv": ",".join(f"c{i}" for i in range(20_000)).encode() + b"\n",
+    "a quote without end.csv": b'a,b\n"' + b"1,2\n" * 100_000,
+    "an odd cell.csv": b"a,b\n1,\x1b[31m\n",
+    "an odd name.csv": b"\x1b[31m,b\n1,2\n",
+}
+
+
+@pytest.mark.parametrize("file", LIES)
+def test_files_of_series_that_lie(runs, tmp_path, file):
+    """Nothing is executed, and no memory is asked for that the file does not have."""
+    (tmp_path / file).write_bytes(LIES[file])
+    with bounded(seconds=5, megabytes=256):
+        told = refused("segment", runs["series"], tmp_path / file, because=file, cwd=tmp_path)
+    assert "memory" not in told
+    assert "\x1b" not in told
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
+@pytest.mark.parametrize("ending", ["npz", "npy", "csv"])
+def test_files_of_series_without_end(runs, tmp_path, ending, monkeypatch):
+    """They cost their maker nothing: packed, or with holes."""
+    path = tmp_path / f"large.{ending}"
+    if ending == "npz":
+        monkeypatch.setattr("hmrnn.domains.series.data.files.MOST", 1 << 22)  # instead of a gigabyte, to be quick
+        path.write_bytes(archive(bytes(1 << 23)))
+        assert path.stat().st_size < 1 << 14
+    else:
+        path.write_bytes(b"a,b\n" if ending == "csv" else array_file((8 << 30,), content=b""))
+        os.truncate(path, 6 << 30)
+    with bounded(seconds=5, megabytes=256):
+        refused("segment", runs["series"], path, because="too large")
 
 
 # Around a process

@@ -213,6 +213,10 @@ def test_absurd_batches(runs, tmp_path, name, setting, size):
         *(("text", "planted", {which: [1, 10**9]}) for which in ("word_length", "phrase_length")),
         *(("strokes", "writing", change) for change in ({"lines": 10**9}, {"words": [1, 10**9]}, {"spacing": 1e-9})),
         ("strokes", "writing", {"size": 1e9}),
+        *(("series", "planted", {which: 10**9}) for which in ("sequences", "steps", "columns", "motifs", "regimes")),
+        ("series", "planted", {"length": [3, 10**9]}),
+        ("series", "planted", {"sequences": 10**6, "steps": 10**6, "columns": 10**4}),
+        ("series", "planted", {"motifs": 1000, "length": [3, 1000], "columns": 10**4}),
     ],
 )
 def test_absurd_data(runs, tmp_path, name, made, changes):
@@ -276,7 +280,8 @@ def test_a_lock_that_is_none(runs, tmp_path, name, what):
 @pytest.mark.parametrize("data", ["/dev/zero", "\0", "../" * 99 + "etc/passwd", "/", "a\nb", "~", "-", "\ud800"])
 def test_a_run_that_names_other_data(runs, tmp_path, name, data, monkeypatch):
     """What a run says it was trained on is read only if it is that."""
-    monkeypatch.setattr("hmrnn.domains.text.data.corpora.files_below", lambda path: [path])  # not the whole disk, of /
+    # not the whole disk, of /
+    monkeypatch.setattr("hmrnn.domains.text.data.corpora.files_below", lambda path, *_: ([path], []))
     run = copy(runs[name], tmp_path)
     settings = json.loads((run / "config.json").read_text())["data"]
     reseal(run, data={**settings, "data": data})

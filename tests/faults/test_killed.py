@@ -17,7 +17,7 @@ from support.faults.runs import FLAGS, call, copy, refused, succeeded, weights_o
 
 from hmrnn.training.checkpoint import load_progress, locked
 
-PER_EPOCH = {"text": 44, "strokes": 10}  # updates, at least
+PER_EPOCH = {"text": 44, "strokes": 10, "series": 17}  # updates, at least
 DEATHS = 40
 CLOCKS = ("minutes", "symbols_per_second", "points_per_second")
 

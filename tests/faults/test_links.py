@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from support.faults.runs import FLAGS, bounded, call, copy, reason, refused, succeeded
 
-PARTS = ("config.json", "symbols.json", "model.safetensors", "training.safetensors", "metrics.jsonl", ".lock")
-INNER = ("best", "tensorboard", "best/config.json", "best/symbols.json", "best/model.safetensors")
+PARTS = ("config.json", "symbols.json", "columns.json", "model.safetensors", "training.safetensors")
+PARTS += ("teacher.safetensors", "metrics.jsonl", ".lock")
+INNER = ("best", "tensorboard", "best/config.json", "best/symbols.json", "best/columns.json", "best/model.safetensors")
 SLOW = pytest.mark.faults
 
 
@@ -30,9 +31,12 @@ def commands(run: Path, name: str, out: Path) -> dict[str, list[str | Path]]:
     }
 
 
+OF_A_KIND = {"symbols.json": "text", "teacher.safetensors": "text", "columns.json": "series"}
 READ_BY = {  # by which commands each part is opened, not only replaced
     "config.json": ("resume", "eval", "last", "plot", "figure", "generate"),
     "symbols.json": ("eval", "last", "figure", "generate"),
+    "columns.json": ("eval", "last", "figure", "generate"),
+    "teacher.safetensors": ("resume",),
     "model.safetensors": ("last",),
     "training.safetensors": ("resume",),
     "metrics.jsonl": ("resume", "plot", "figure"),
@@ -41,6 +45,7 @@ READ_BY = {  # by which commands each part is opened, not only replaced
     "best": ("resume", "eval", "generate"),
     "best/config.json": ("eval", "generate"),
     "best/symbols.json": ("eval", "generate"),
+    "best/columns.json": ("eval", "generate"),
     "best/model.safetensors": ("eval", "generate"),
 }
 
@@ -50,8 +55,8 @@ READ_BY = {  # by which commands each part is opened, not only replaced
 def test_a_link_in_a_run(runs, tmp_path, name, part, leads):
     """Each part in turn is a link to another run's, to a place where nothing is, or to a folder."""
     run, other = copy(runs[name], tmp_path), tmp_path / "other"
-    if part.endswith("symbols.json") and name == "strokes":
-        pytest.skip("handwriting has no symbols")
+    if OF_A_KIND.get(Path(part).name, name) != name:
+        pytest.skip(f"a run on {name} has none")
     shutil.copytree(run, other)
     (other / "tensorboard").mkdir()
     (other / ".config.json.left").write_text("by a process that was killed")
@@ -72,7 +77,7 @@ def test_a_new_run_where_links_lie(folder, tmp_path, name):
     other, run = tmp_path / "other", tmp_path / "run"
     for place in (other, run):
         place.mkdir()
-    for part in ("model.safetensors", "symbols.json", "training.safetensors"):
+    for part in ("model.safetensors", "symbols.json", "columns.json", "training.safetensors", "teacher.safetensors"):
         (run / part).symlink_to(other / part)
     succeeded("train", name, *FLAGS[name], "--out", run, cwd=folder)  # renamed into their place
     assert list(other.iterdir()) == []

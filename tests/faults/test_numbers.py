@@ -9,7 +9,10 @@ import pytest
 import torch
 from support.faults.runs import FLAGS, SIZES, all_finite, call, reason, refused, succeeded
 
-from hmrnn import StrokeModel, TextModel
+from hmrnn import SeriesModel, StrokeModel, TextModel
+
+MODELS = {"text": TextModel, "strokes": StrokeModel, "series": SeriesModel}
+MEASURES = {"text": "bits_per_character", "strokes": "log_likelihood_per_point", "series": "log_likelihood_per_step"}
 
 
 def guarded(name: str, run: Path, *flags: str | Path, cwd: Path) -> str:
@@ -55,10 +58,10 @@ def test_absurd_clips_and_slopes(folder, tmp_path, name, minimum):
 
 def test_bfloat16(runs, tmp_path, name):
     """A model that was made smaller can be used."""
-    model = (TextModel if name == "text" else StrokeModel).from_pretrained(runs[name] / "best")
+    model = MODELS[name].from_pretrained(runs[name] / "best")
     model.to(torch.bfloat16).save_pretrained(tmp_path / "half")
     data = runs[name].parent / FLAGS[name][1]
-    measure = "bits_per_character" if name == "text" else "log_likelihood_per_point"
+    measure = MEASURES[name]
     model.float().save_pretrained(tmp_path / "whole")
     half, whole = (
         json.loads(succeeded("eval", tmp_path / size, "--data", data, "--json").stdout)[measure]

@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.faults.runs import all_finite, bounded, call, copy, reason
+from support.faults.runs import FLAGS, all_finite, bounded, call, copy, kind, reason
 from support.faults.strangers import Stranger
 
 # What is imported while a command runs would count as its own.
+from hmrnn.domains.series import figures as _series  # noqa: F401
 from hmrnn.domains.strokes import figures as _strokes  # noqa: F401
 from hmrnn.domains.text import figures as _text  # noqa: F401
 from hmrnn.show import curves as _curves  # noqa: F401
@@ -18,7 +19,8 @@ from hmrnn.show import training as _training  # noqa: F401
 
 SHARE = 50  # runs of a test: so that a seed that fails is soon found
 QUICK, ALL = 100, 2000
-OTHER = {"text": "strokes", "strokes": "text", "bytes": "text"}
+KINDS = ("text", "strokes", "bytes", "series")
+OTHER = {"text": "strokes", "strokes": "text", "bytes": "text", "series": "strokes"}
 
 
 def commands(run: Path, kind: str, out: Path, data: Path) -> list[list[str | Path]]:
@@ -48,15 +50,13 @@ def parts() -> list[object]:
 def test_runs_from_strangers(runs, folder, tmp_path, first):
     refusals = tried = 0
     for seed in range(first, first + SHARE):
-        name = ("text", "strokes", "bytes", "text", "strokes")[seed % 5]
-        kind = "strokes" if name == "strokes" else "text"
+        name = KINDS[seed % len(KINDS)]
         run, outside, out = copy(runs[name], tmp_path), tmp_path / "outside", tmp_path / "out"
         shutil.copytree(runs[name], outside)
         out.mkdir()
         done = Stranger(run, runs[OTHER[name]], outside, seed).spoil()
         before = content(outside)
-        data = folder / {"text": "text.txt", "bytes": "bytes.bin", "strokes": "lines.jsonl"}[name]
-        for command in commands(run, kind, out, data):
+        for command in commands(run, kind(name), out, folder / FLAGS[name][1]):
             with bounded():
                 answered = call(*command)
             what = (seed, done, command)

@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hmrnn.equations import LAYER_NORM_EPS
+from hmrnn.equations import layer_norm
 from hmrnn.recurrent import (
     Call,
     Recurrent,
@@ -39,13 +38,14 @@ class ClockworkRNN(Recurrent):
     def __init__(
         self,
         input_size: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: int | Sequence[int],
+        num_layers: int | None = None,
         *,
         batch_first: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(input_size, hidden_sizes, slope=1.0, batch_first=batch_first)
+        super().__init__(input_size, hidden_sizes, num_layers, slope=1.0, batch_first=batch_first)
 
         def parameter(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
@@ -85,9 +85,9 @@ class ClockworkRNN(Recurrent):
         hs: list[list[Tensor]] = [[] for _ in h]
         for t in range(T):
             before = torch.cat(h, dim=-1)
-            for i, size in enumerate(self.hidden_sizes):
+            for i in range(self.num_layers):
                 slower = before[:, sum(self.hidden_sizes[:i]) :]
-                s = F.layer_norm(inputs[i][t] + slower @ self.U[i].T, (size,), self.gain[i], self.b[i], LAYER_NORM_EPS)
+                s = layer_norm(inputs[i][t] + slower @ self.U[i].T, self.gain[i], self.b[i])
                 h[i] = torch.where(ticks[t, :, i : i + 1], s.tanh(), h[i])
                 hs[i].append(h[i])
 

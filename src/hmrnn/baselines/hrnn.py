@@ -23,7 +23,8 @@ class HRNN(HMLSTM):
     def __init__(
         self,
         input_size: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: int | Sequence[int],
+        num_layers: int | None = None,
         *,
         layer_norm: bool = True,
         batch_first: bool = False,
@@ -37,6 +38,7 @@ class HRNN(HMLSTM):
         super().__init__(
             input_size,
             hidden_sizes,
+            num_layers,
             layer_norm=layer_norm,
             batch_first=batch_first,
             dropout=dropout,

@@ -32,7 +32,8 @@ class LSTM(Recurrent):
     def __init__(
         self,
         input_size: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: int | Sequence[int],
+        num_layers: int | None = None,
         *,
         layer_norm: bool = True,
         batch_first: bool = False,
@@ -43,7 +44,7 @@ class LSTM(Recurrent):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(input_size, hidden_sizes, slope=1.0, batch_first=batch_first)
+        super().__init__(input_size, hidden_sizes, num_layers, slope=1.0, batch_first=batch_first)
         check_share("dropout", dropout)
         self.dropout = dropout
         sizes = [input_size, *self.hidden_sizes]

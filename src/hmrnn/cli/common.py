@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import import_module
-from io import BytesIO
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
 from hmrnn.config import RunConfig, UsageError
 from hmrnn.domains import DOMAINS
 from hmrnn.printable import for_stream, printable
-from hmrnn.storage.files import finite, write_atomically
+from hmrnn.storage.files import finite, write_atomically, writing
 from hmrnn.structure.scores import Scores, score_summary, score_table
 
 if TYPE_CHECKING:
@@ -94,6 +96,23 @@ def tell_scores(
         for layer, conventions in scores.items()
     }
     print_json({"run": str(directory), "data": what, unit: count, "scores": plain})
+
+
+@contextmanager
+def output(out: Path | None, is_file: bool = True) -> Iterator[TextIO]:
+    """Where an answer is written: standard output, or a file that is there once it is whole. A file is UTF-8, whatever
+    the terminal's encoding is."""
+    if out is None:
+        if is_file and isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")
+        yield sys.stdout
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with writing(out) as file:
+        text = TextIOWrapper(cast(BinaryIO, file), encoding="utf-8", errors="replace", newline="")
+        yield text
+        text.detach()  # flushes
+    print(for_stream(str(out)))
 
 
 def print_json(answer: dict[str, Any]) -> None:

@@ -5,15 +5,17 @@ A command is a dataclass: its docstring is the command's help, its fields are th
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from tyro.conf import Positional, arg
-from tyro.constructors import PrimitiveConstructorSpec
 
+from hmrnn.cli.metavars import Dir, NameOrFile, shown_as
 from hmrnn.config import (
+    Device,
     Engine,
     ReadingConfig,
     RunConfig,
@@ -23,16 +25,11 @@ from hmrnn.config import (
 )
 from hmrnn.storage.shipped import located
 
-Run = Annotated[
-    Path,
-    PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="RUN",
-        instance_from_str=lambda words: located(words[0]),
-        is_instance=lambda value: isinstance(value, Path),
-        str_from_instance=lambda run: [str(run)],
-    ),
-]
+if TYPE_CHECKING:
+    from hmrnn.domains import Domain
+
+Run = Annotated[Path, shown_as("RUN", located)]
+STANDARD_INPUT = Path("-")
 Split: TypeAlias = Literal["train", "valid", "test", "all"]
 BY_DEFAULT = ReadingConfig()
 OTHER_NAMES = {"directory": "--out"}  # flags that are not called like their setting
@@ -45,12 +42,20 @@ def in_flags(error: Exception) -> str:
     return str(error)
 
 
+def check_there(path: Path | None, hint: str = "") -> None:
+    if path is not None and not os.path.exists(path):
+        raise ValueError(f"{path}: there is no such file{hint}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Command(ABC):
     """What a user asked for."""
 
     def check(self) -> None:  # noqa: B027
         """Refuses flags that contradict each other, and values that can't be."""
+
+    def look(self, domain: Domain) -> None:  # noqa: B027
+        """Refuses what is to be read and is not there. Before torch is imported: a slip of the pen is told at once."""
 
     @abstractmethod
     def carry_out(self) -> None: ...
@@ -61,15 +66,15 @@ class Train(Command):
     run: Annotated[RunConfig, arg(name="")]
     preset: str | None = None
     """Settings by name."""
-    out: Path | None = None
+    out: Dir | None = None
     """Directory for a new run."""
-    resume: Path | None = None
+    resume: Dir | None = None
     """Go on with the run in this directory, exactly where it stopped. Only its end may be set anew."""
-    data_dir: Path | None = None
+    data_dir: Dir | None = None
     """Where published sets lie. By default HMRNN_DATA, or ~/.cache/hmrnn."""
     engine: Engine = "auto"
     """How the network is computed. auto takes the fastest that works here."""
-    device: str = "auto"
+    device: Device = "auto"
     """Where the network is computed: cpu, cuda, cuda:N or mps. auto takes that of the run that is resumed; for a new
     one a GPU if CUDA has one, else the CPU. With several processes, each takes a GPU of its own."""
     tensorboard: bool = False
@@ -79,6 +84,10 @@ class Train(Command):
 
     def check(self) -> None:
         check_device(self.device)
+
+    def look(self, domain: Domain) -> None:
+        if self.resume is None and self.run.data.data != "-":
+            self.run.data.check_there()
 
     def carry_out(self) -> None:
         from hmrnn.cli.train import carry_out
@@ -91,7 +100,7 @@ class OfRun(Command):
     """A command that uses one run."""
 
     run: Positional[Run]
-    """Directory of the run; or builtin, the model that comes with hmrnn."""
+    """Directory of the run; or builtin, builtin-strokes: the models of text and of handwriting that come with hmrnn."""
     reading: Annotated[ReadingConfig, arg(name="")] = BY_DEFAULT
 
 
@@ -99,14 +108,18 @@ class OfRun(Command):
 class OfData(OfRun):
     """A command that has a run read data."""
 
-    data: str | None = None
+    data: NameOrFile | None = None
     """The data: a set by its name, or a path. By default the run's own."""
     split: Split | None = None
     """Which part of the data. By default test; all of a file that the run was not trained on."""
-    data_dir: Path | None = None
+    data_dir: Dir | None = None
     """Where published sets lie. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn."""
     json: bool = False
     """Print the answer as one line of JSON."""
+
+    def look(self, domain: Domain) -> None:
+        if self.data is not None:
+            domain.data_config(self.data).check_there()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,20 +144,27 @@ class Generate(OfRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Segment(OfRun):
-    file: Positional[str] = "-"
-    """What to read; - is standard input."""
+    files: Annotated[Positional[tuple[Path, ...]], arg(metavar="[FILE ...]")] = (STANDARD_INPUT,)
+    """What to read: files and folders; - is standard input."""
+    out: Path | None = None
+    """The file to write. By default standard output."""
     vectors: bool = False
     """With each segment's vector (json): the state that its layer hands up at the boundary."""
+
+    def look(self, domain: Domain) -> None:
+        for file in self.files:
+            if file != STANDARD_INPUT:
+                check_there(file)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure(Command):
     runs: Positional[tuple[Run, ...]]
-    """Directory of the run, or builtin. With several, their training curves are drawn together, and the first one's
-    data."""
+    """Directory of the run, or builtin, builtin-strokes. With several, their training curves are drawn together, and
+    the first one's data."""
     out: Path
     """A folder, for every figure as pdf, svg and png; or one file, whose ending says how."""
-    data_dir: Path | None = None
+    data_dir: Dir | None = None
     """Where published sets lie. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn."""
     reading: Annotated[ReadingConfig, arg(name="")] = BY_DEFAULT
 

@@ -8,12 +8,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tyro.conf import Positional
+from tyro.conf import DisallowNone, Positional
 from tyro.extras import SubcommandApp
 
 from hmrnn.cli import read
 from hmrnn.cli import train as training
 from hmrnn.cli.flags import Run, in_flags
+from hmrnn.cli.metavars import REGISTRY, Dir
 from hmrnn.config import Stopped, UsageError
 from hmrnn.domains import DOMAINS
 from hmrnn.printable import printable
@@ -23,7 +24,7 @@ train = SubcommandApp()
 
 
 @app.command(name="demo")
-def demo(out: Path = Path("demo"), epochs: float = 8.0, seed: int = 0) -> None:
+def demo(out: Dir = Path("demo"), epochs: float = 8.0, seed: int = 0) -> None:
     """Train a small model on the built-in text (no download), score it, and print the segments that it found.
 
     Args:
@@ -174,9 +175,12 @@ def main() -> None:
 
 def dispatch(arguments: list[str]) -> None:
     match arguments:
+        case ["--version"]:
+            version()
         case ["train", name, *rest] if name in DOMAINS:
             training.train(DOMAINS[name], rest)
         case [name, *rest] if name in read.COMMANDS:
             read.command(name, rest)
         case _:
-            app.cli(prog="hmrnn", description="Hierarchical multiscale recurrent networks.")
+            what = "Hierarchical multiscale recurrent networks."
+            app.cli(prog="hmrnn", description=what, config=(DisallowNone,), registry=REGISTRY)

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import tyro
-
 from hmrnn.cli.flags import in_flags
+from hmrnn.cli.metavars import parsed
 from hmrnn.config import UsageError
 from hmrnn.domains import DOMAINS, Domain
 from hmrnn.storage.shipped import located
@@ -35,8 +34,9 @@ def command(name: str, arguments: Sequence[str]) -> None:
                 f"These are the flags for runs on {domain.name}. Runs on {others} have their own: {prog} RUN --help\n"
             )
     with bad_usage():
-        asked = tyro.cli(domain.flags()[name], prog=prog, args=arguments)
+        asked = parsed(domain.flags()[name], prog, arguments)
         asked.check()
+    asked.look(domain)
     asked.carry_out()
 
 

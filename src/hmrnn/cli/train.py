@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
+from hmrnn.cli.metavars import parsed
 from hmrnn.cli.read import bad_usage
-from hmrnn.config import RunConfig, Stopped, UsageError
+from hmrnn.config import NEVER, RunConfig, Stopped, UsageError
 from hmrnn.domains import Domain
 from hmrnn.printable import printable
 
 if TYPE_CHECKING:
     from hmrnn.cli.flags import Train
     from hmrnn.training.run import Outcome
+
+
+BOUNDS: Mapping[str, float | None] = {"epochs": NEVER, "minutes": None}  # each with what stands for no bound
 
 
 def train(domain: Domain, arguments: Sequence[str]) -> None:
@@ -27,6 +29,8 @@ def train(domain: Domain, arguments: Sequence[str]) -> None:
     first_look.add_argument("--preset")
     first_look.add_argument("--resume", type=Path)
     first_look.add_argument("--data")
+    for bound in BOUNDS:
+        first_look.add_argument(f"--{bound}")
     seen, _ = first_look.parse_known_args(arguments)
     presets = domain.presets
     start = presets.get(seen.preset or domain.preset_for(seen.data), presets["small"])
@@ -34,13 +38,21 @@ def train(domain: Domain, arguments: Sequence[str]) -> None:
         start = settings_of(seen.resume, domain)
         if {"-h", "--help"} & set(arguments):  # which shows it
             start = replace(start, data=replace(start.data, data=printable(start.data.data)))
+    start = replace(start, training=replace(start.training, **lifted(seen)))
     flags = domain.flags()["train"]
     with bad_usage():
-        asked = tyro.cli(flags, prog=f"hmrnn train {domain.name}", args=arguments, default=flags(run=start))  # type: ignore[call-arg]
+        asked = parsed(flags, f"hmrnn train {domain.name}", arguments, default=flags(run=start))  # type: ignore[call-arg]
         asked.check()
     if seen.resume is not None and seen.preset is not None:
         raise UsageError("--preset can't be combined with --resume: the run has its settings")
+    asked.look(domain)
     asked.carry_out()
+
+
+def lifted(seen: argparse.Namespace) -> dict[str, Any]:
+    """The bounds of a preset, or of the run so far, that do not hold: those that are not given while the other is."""
+    given = [bound for bound in BOUNDS if getattr(seen, bound) is not None]
+    return {bound: none for bound, none in BOUNDS.items() if given and bound not in given}
 
 
 def settings_of(directory: Path, domain: Domain) -> RunConfig:
@@ -77,6 +89,7 @@ def carry_out(asked: Train) -> None:
 
 def tell(outcome: Outcome, asked: Train) -> None:
     from hmrnn.cli.common import print_json
+    from hmrnn.training.loop import CONVERGED
 
     measure, directory = outcome.measure, outcome.directory
     if asked.json:
@@ -87,6 +100,11 @@ def tell(outcome: Outcome, asked: Train) -> None:
         hmrnn = "hmrnn" if world == 1 else f"torchrun --nproc-per-node {world} -m hmrnn"
         on = f"{hmrnn} train {asked.run.kind} --resume {directory}"
         print(printable(f"{outcome.ended} after update {outcome.update}; go on with: {on}"))
+    elif asked.resume is not None and outcome.made == 0:
+        on = "To go on, give more: --epochs N or --minutes N"
+        if outcome.ended == CONVERGED:
+            on = "Such a run does not go on: begin a new one, with a larger --patience"
+        print(f"nothing was done: {outcome.ended} ({outcome.epoch:.4g} epochs, {outcome.minutes:.3g} min). {on}")
     else:
         print(
             f"{outcome.ended}: {outcome.update} updates, {outcome.epoch:.2f} epochs, {outcome.minutes:.1f} min; "

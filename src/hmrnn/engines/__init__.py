@@ -7,11 +7,12 @@ import torch
 from hmrnn.engines import events, native, reference, triton
 from hmrnn.engines.types import Engine, Rules, Trace
 
-__all__ = ["ENGINES", "REQUESTS", "Engine", "Rules", "Trace", "check_request", "choose"]
+__all__ = ["ASKED_FOR", "ENGINES", "REQUESTS", "Engine", "Rules", "Trace", "check_request", "choose"]
 
 # In the order in which they are tried: one that can't do a thing leaves it to the next.
 ENGINES: dict[str, Engine] = {module.ENGINE.name: module.ENGINE for module in (triton, native, events, reference)}
 REQUESTS = ("auto", *ENGINES)
+ASKED_FOR = "asked for"
 
 
 def check_request(requested: str) -> None:
@@ -27,7 +28,7 @@ def choose(requested: str, boundary: str, device: torch.device, dtype: torch.dty
     for engine in tried:
         obstacle = engine.obstacle(boundary, device, dtype)
         if not obstacle:
-            taken = "asked for" if requested != "auto" else engine.fastest
+            taken = ASKED_FOR if requested != "auto" else engine.fastest
             return engine.name, (reason or taken) + others(requested, engine, boundary, device, dtype)
         reason = reason or obstacle
     raise ValueError(f"no engine can compute this: {reason}")

@@ -30,5 +30,8 @@ def load(directories: Sequence[Path], memory: Memory, reading: ReadingConfig | N
     runs = []
     for number, directory in enumerate(directories):
         model = load_model(domain.model_class(), directory, reading)
-        runs.append(domain.explored(number, directory.resolve().name, model, memory, reading))
+        run = domain.explored(number, directory.resolve().name, model, memory, reading)
+        run.directory = directory
+        run.described()  # now, and not while a user waits
+        runs.append(run)
     return runs

@@ -6,6 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -33,6 +34,7 @@ class Run(ABC, Generic[Model]):
 
     def __init__(self, number: int, name: str, model: Model, memory: Memory) -> None:
         self.number, self.name, self.memory = number, name, memory
+        self.directory: Path | None = None  # where it was loaded from
         self.model: Model = model.requires_grad_(False)
         _ = model.rnn.engine  # built now if it must be, and not while a user waits
         self.with_slope: Callable[[float], Model] = lru_cache(maxsize=SLOPES_KEPT)(self._with_slope)

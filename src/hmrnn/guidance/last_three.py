@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,7 +16,9 @@ COUNTED = 5_000_000  # symbols of a text: more would not tell more
 class LastThree:
     """The entropy of the symbol that follows each context of `ORDER` symbols, counted in a text."""
 
-    past = ORDER - 1  # symbols before a step that `evidence` needs to see
+    past = ORDER - 1  # symbols before a step that `evidence` needs to see,
+    future = 0  # and after it
+    rates: Sequence[float] = ()  # it tells of none
     delay = 0  # a detector is to fire on a segment's last symbol
 
     def __init__(self, numbers: Numbers, alphabet: int) -> None:

@@ -1,4 +1,4 @@
-"""Names of runs in pictures: whatever a folder may be called."""
+"""Names of runs and columns in pictures: whatever they may be called."""
 
 from __future__ import annotations
 

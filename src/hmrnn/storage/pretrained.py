@@ -77,7 +77,8 @@ class Pretrained(nn.Module, ABC):
         precision: Precision = "auto",
         device: torch.device | str = "cpu",
     ) -> Model:
-        """Reads what `save_pretrained` wrote. "builtin" is the text model that comes with the package.
+        """Reads what `save_pretrained` wrote. "builtin" and "builtin-strokes" are models of text and of
+        handwriting that come with the package.
         The model is in evaluation mode: call `train()` before training it further.
 
         `precision` is that of the model's config unless it is given.

@@ -33,6 +33,9 @@ class Steps:
     surprisal: Tensor  # (T,): -log p, given those before it, NaN for the first; in bits or nats, as the domain tells
     h: tuple[Tensor, ...] | None  # L times (T, H_l), if they were asked for
 
+    def __repr__(self) -> str:
+        return f"Steps({self.start} to {self.start + len(self.inputs)}, {self.operations.shape[1]} layers)"
+
     @staticmethod
     def joined(parts: Iterable[Steps]) -> Steps:
         """Stretches that follow each other, as one."""

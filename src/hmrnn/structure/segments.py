@@ -5,11 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor
 
 from hmrnn.structure.operations import Steps, Updates, updates
+
+if TYPE_CHECKING:
+    import pandas
 
 LONGEST_TEXT = 10_000  # symbols of a segment that are kept for its text
 Written: TypeAlias = Callable[[list[int]], str]  # the text of symbols, which are given by their numbers
@@ -28,13 +31,42 @@ class Segment:
     vector: Tensor | None = None  # (H_layer,): the state that the layer hands up at the boundary, if asked for
     children: tuple[Segment, ...] = ()  # in a tree: the segments of the layer below that lie in it
 
+    def __repr__(self) -> str:
+        text = "" if self.text is None else f", {self.text!r}"
+        count = len(self.children)
+        children = f", {count} {'child' if count == 1 else 'children'}" if count else ""
+        still = "" if self.closed else ", open"
+        return f"Segment(layer {self.layer}, {self.start} to {self.end}{text}{children}{still})"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Found:
-    """All that a model made of a sequence."""
+    """All that a model made of a sequence. A notebook shows it in colours."""
 
     steps: Steps
     layers: tuple[tuple[Segment, ...], ...]  # of each layer that has a detector, the lowest first
+
+    def __repr__(self) -> str:
+        segments = "/".join(str(len(layer)) for layer in self.layers)
+        return f"{type(self).__name__}({len(self.steps.inputs)} steps, segments {segments or 'none'})"
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The segments of all layers, a row each, in the order in which they begin. Needs pandas."""
+        import pandas
+
+        surprisal = self.steps.surprisal.nan_to_num()
+        rows = [
+            {
+                "layer": s.layer,
+                "start": s.start,
+                "end": s.end,
+                "closed": s.closed,
+                **({} if s.text is None else {"text": s.text}),
+                "surprisal": float(surprisal[s.start : s.end].sum()),
+            }
+            for s in sorted((s for layer in self.layers for s in layer), key=lambda s: (s.start, s.layer))
+        ]
+        return pandas.DataFrame(rows)
 
     @property
     def updates(self) -> Updates:

@@ -7,8 +7,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,12 @@ from hmrnn.storage.files import lines_of, make_folder, names_in, open_file, remo
 from hmrnn.storage.pretrained import Pretrained
 from hmrnn.storage.tensors import read_tensors, write_tensors
 from hmrnn.training.older import read_training_pt
+from hmrnn.training.teachers import TEACHER
 
 FORMAT_VERSION = 1
 STATE = "training.safetensors"
 OLDER_STATE = "training.pt"
+GIVEN = "data"  # what was given on standard input
 LONGEST_LINE = 1 << 16  # bytes of a record in metrics.jsonl
 
 
@@ -35,13 +37,33 @@ def locked(directory: Path) -> Iterator[None]:
     """No other process trains into this directory meanwhile. The lock ends with the process, however that ends."""
     import fcntl  # not on every system that can import this file
 
+    new = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
     make_folder(directory)
-    with os.fdopen(open_file(directory / ".lock", os.O_RDWR | os.O_CREAT), "r+b", buffering=0) as file:
+    with (
+        leaving_nothing(new),
+        os.fdopen(open_file(directory / ".lock", os.O_RDWR | os.O_CREAT), "r+b", buffering=0) as file,
+    ):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"{directory}: another process is training into this run") from None
         yield
+
+
+@contextmanager
+def leaving_nothing(new: Sequence[Path]) -> Iterator[None]:
+    """If a run is refused before its first checkpoint, the folders that were made for it go again. The first is its
+    own."""
+    try:
+        yield
+    except BaseException:
+        if new and resumable(new[0]) is None:
+            for name in (".lock", TEACHER, GIVEN):
+                remove(new[0] / name)
+            with suppress(OSError):  # there is something else in it
+                for folder in new:
+                    folder.rmdir()
+        raise
 
 
 @dataclass(frozen=True)
@@ -106,9 +128,13 @@ def load_run(directory: Path, *, files: bool = True) -> SavedRun:
     """The settings of a run. Without `files`, those of its model need not be there."""
     run = run_in(directory, files=files)
     if run is None:
-        where = directory / "config.json"
-        raise ValueError(f"{where}: this is a model, not a training run: it does not say how it was trained")
+        raise no_run(directory)
     return run
+
+
+def no_run(directory: Path) -> ValueError:
+    where = directory / "config.json"
+    return ValueError(f"{where}: this is a model, not a training run: it does not say how it was trained")
 
 
 def run_in(directory: Path, *, files: bool = True) -> SavedRun | None:

@@ -13,10 +13,12 @@ from typing import Any
 import torch
 
 from hmrnn.boundary import SlopeSchedule
-from hmrnn.config import SettingError
+from hmrnn.collapse import CollapseWatch
+from hmrnn.config import SettingError, TrainingConfig
 from hmrnn.devices import description, fetched, on_cpu
 from hmrnn.engines import native
-from hmrnn.guidance import Guidance, decides, matching
+from hmrnn.guidance.guide import Guide
+from hmrnn.guidance.steering import matching, obstacle
 from hmrnn.sequence import HMLSTMState
 from hmrnn.storage.pretrained import Pretrained
 from hmrnn.training.averaging import WeightAverage
@@ -27,11 +29,12 @@ from hmrnn.training.checkpoint import (
     save_run,
 )
 from hmrnn.training.distributed import Processes
-from hmrnn.training.metrics import CollapseWatch, Reporter
-from hmrnn.training.schedules import LearningRate
-from hmrnn.training.signals import STOPPED, stop_signals
+from hmrnn.training.metrics import Reporter
+from hmrnn.training.schedules import Checkpoints, LearningRate
+from hmrnn.training.stopping import STOPPED, stop_signals
 from hmrnn.training.task import Task, Validation
 
+CONVERGED = "validation has stopped improving"
 GIVE_UP = 20  # updates in a row that gave no finite loss and gradient
 MATCHED = 16  # windows that the detectors of an average are set by
 
@@ -67,12 +70,13 @@ class Training:
     def __init__(self, task: Task, run: SavedRun, processes: Processes) -> None:
         self.task, self.run, self.config, self.processes = task, run, run.config.training, processes
         task.model.train()
+        task.model.rnn.warn_collapse = False  # `watch` does, for all processes
         self.parameters = [p for p in task.model.parameters() if p.requires_grad]
         self.matrices = [p for p in self.parameters if p.dim() > 1]
         self.average = WeightAverage(task.model, self.config.average) if self.config.average else None
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.learning_rate, fused=True)
         self.rate = LearningRate(self.config)
-        self.guidance = Guidance(self.config, task.model.rnn, task.rates)
+        self.guide = self.new_guide()
         self.slope = SlopeSchedule(self.config.slope_per_epoch, self.config.slope_limit)
         self.watch = CollapseWatch(task.model.rnn.num_layers - 1 if task.model.config.model == "hm-lstm" else 0)
         self.generator = torch.Generator().manual_seed(self.config.seed + processes.rank)
@@ -80,8 +84,26 @@ class Training:
         self.skipped = 0  # of those, how many were not applied
         self.skipped_in_a_row = 0
         self.minutes = 0.0
+        self.saving = 0.0  # seconds that the latest checkpoint took
         self.best = math.inf  # of all validations, in the task's measure
         self.judged: Pretrained = task.model  # what the latest validation looked at, and what best/ holds
+
+    def new_guide(self) -> Guide:
+        rates = self.task.rates or ([] if self.config.target_rate == "auto" else [self.config.target_rate])
+        return Guide(
+            self.task.model.rnn,
+            self.optimizer,
+            rates=[] if obstacle(self.task.model.rnn) else rates,
+            weight=self.config.uncertainty_weight,
+            updates=self.config.guided_updates,
+            strength=self.strength,
+            radius=self.config.detector_radius,
+        )
+
+    def strength(self) -> float:
+        """Of steering: it falls with the learning rate, and does not wait while that warms up."""
+        learning_rate: float = self.optimizer.param_groups[0]["lr"]
+        return learning_rate / self.rate.warmth(self.update) / self.config.learning_rate
 
     @property
     def epoch(self) -> float:
@@ -93,13 +115,20 @@ class Training:
 
     @property
     def validation_due(self) -> bool:
-        return self.task.epochs.is_multiple(self.update, self.config.validate_every)
+        return self.validates_after(self.update)
+
+    def validates_after(self, update: int) -> bool:
+        return self.task.epochs.is_multiple(update, self.config.validate_every)
 
     @property
     def share(self) -> float:
         """How much of the run is behind us."""
-        done = self.update / max(1, self.last_update)
-        return done if self.config.minutes is None else max(done, self.minutes / max(self.config.minutes, 1e-9))
+        return self.share_of(self.config)
+
+    def share_of(self, config: TrainingConfig) -> float:
+        """How much of a run that ends as these settings say."""
+        done = self.update / max(1, self.task.epochs.updates(config.epochs))
+        return done if config.minutes is None else max(done, self.minutes / max(config.minutes, 1e-9))
 
     def learning_rate(self) -> float:
         """Of the next update: all processes must ask for it, since their clocks differ and it must not."""
@@ -113,30 +142,28 @@ class Training:
         """One step of truncated backpropagation and of Adam. `stop`, a signal, and `checkpoint` are this process's
         wishes."""
         self.set_slope(self.update)
-        learning_rate, warmth = self.learning_rate(), self.rate.warmth(self.update)
+        learning_rate = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        strength = self.guidance.strength(self.update, learning_rate / warmth)  # guidance does not wait
-        with self.guidance.watching(self.update, strength):
+        with self.guide:
             loss = self.task.loss(self.update, self.generator)
         self.optimizer.zero_grad()
-        (loss.mean + self.guidance.loss(loss.uncertainty)).backward()
+        (loss.mean + self.guide.loss(uncertainty=loss.uncertainty)).backward()
         length = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip)
         wishes = [stop == number for number in STOPPED]
         wishes += [self.over and self.processes.first, checkpoint and self.processes.first]
         # The one time that an update waits for a GPU.
-        norm, *told = fetched(self.device, length, loss.mean, *loss.rates, *self.guidance.excess)
+        norm, *told = fetched(self.device, length, loss.mean, *loss.rates)
         sums = self.processes.sum([*told, *map(float, wishes)])
-        mean_loss, *means = (value / self.processes.world for value in sums[: len(told)])
-        rates, excess = means[: len(loss.rates)], means[len(loss.rates) :]
+        mean_loss, *rates = (value / self.processes.world for value in sums[: len(told)])
         # Every process sees the same sums and, after averaging, the same gradient: all decide alike.
         applied = math.isfinite(mean_loss) and math.isfinite(norm)
         if applied:
             self.apply_gradient()
-            self.guidance.steer(excess, strength)
             if self.average is not None:
                 self.average.see(self.task.model)
         else:
+            self.guide.skip()
             self.task.forget()
         self.skipped += not applied
         self.skipped_in_a_row = 0 if applied else self.skipped_in_a_row + 1
@@ -152,14 +179,12 @@ class Training:
 
     @torch.no_grad()
     def apply_gradient(self) -> None:
-        """Adam, with decoupled weight decay (AdamW), and the detectors' norm ball."""
+        """Adam, with decoupled weight decay (AdamW); and what the guide does after it."""
         shrink = 1 - self.optimizer.param_groups[0]["lr"] * self.config.weight_decay
         if shrink < 1:
             for matrix in self.matrices:
                 matrix.mul_(shrink)
         self.optimizer.step()
-        if self.config.detector_radius != 0:
-            self.task.model.rnn.constrain_detectors(self.config.detector_radius)
 
     def averaged_model(self) -> Pretrained:
         """A model with the average of the weights, whose detectors fire as often as the model's own.
@@ -169,7 +194,7 @@ class Training:
         assert self.average is not None
         model, task = copy.deepcopy(self.average.model), self.task
         model.rnn.slope = task.model.rnn.slope
-        if decides(model.rnn):
+        if not obstacle(model.rnn):
             state: HMLSTMState | None = None
             with matching(model.rnn, self.watch.rates):
                 for window in range(MATCHED):
@@ -192,10 +217,12 @@ class Training:
         return Validation(loss, own.rates), improved
 
     def save(self, directory: Path) -> None:
+        start = time.monotonic()
         self.check_finite()
         progress = self.state_dict()  # by all processes: it gathers
         if self.processes.first:
             save_run(directory, self.task.model, self.run, progress)
+        self.saving = time.monotonic() - start
 
     def save_best(self, directory: Path) -> None:
         self.check_finite()
@@ -219,6 +246,7 @@ class Training:
             "optimizer": {str(i): kept for i, kept in self.optimizer.state_dict()["state"].items()},
             "average": None if self.average is None else self.average.state_dict(),
             "rate": self.rate.state_dict(),
+            "guide": self.guide.state_dict(),
             "watch": self.watch.state_dict(),
             "random": gather(self.generator.get_state().unsqueeze(0)),
             "recurrent": None
@@ -234,6 +262,7 @@ class Training:
         return moved
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        state = {"guide": {**self.guide.state_dict(), "update": state["update"]}, **state}  # older runs have none
         self.check(state)
         self.update, self.minutes, self.best = state["update"], state["minutes"], state["best"]
         self.skipped, self.skipped_in_a_row = state["skipped"], state["skipped_in_a_row"]
@@ -243,6 +272,7 @@ class Training:
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         self.rate.load_state_dict(state["rate"])
+        self.guide.load_state_dict(state["guide"])
         self.watch.load_state_dict(state["watch"])
         own, recurrent = self.processes.own, state["recurrent"]
         self.generator.set_state(own(state["random"])[0])
@@ -254,7 +284,7 @@ class Training:
     def check(self, state: dict[str, Any]) -> None:
         """Refuses a state that this run can't have had. Its weights are checked when they are loaded."""
         own = self.state_dict()
-        for name in ("update", "skipped", "skipped_in_a_row", "minutes", "best", "rate", "watch", "random"):
+        for name in ("update", "skipped", "skipped_in_a_row", "minutes", "best", "rate", "guide", "watch", "random"):
             check_alike(state[name], own[name], name)
         if self.average is not None:
             check_alike(state["average"], own["average"], "average")
@@ -281,40 +311,46 @@ class Training:
 
 def train(training: Training, directory: Path, reporter: Reporter) -> str:
     """Trains to the end, or until it is told to stop. Says why it ended."""
-    config, before = training.config, training.minutes
-    start = saved = time.monotonic()
+    before, start = training.minutes, time.monotonic()
+    checkpoints = Checkpoints(training.config.checkpoint_minutes, start)
     speed = 0.0  # steps a second, a running mean
     ended = end_of(training) or ("the time is over" if training.over else "")
     with stop_signals() as stop:
         while not ended:
             began = time.monotonic()
-            done = training.make_update(stop.asked, began - saved > 60 * config.checkpoint_minutes)
+            done = training.make_update(
+                stop.asked, checkpoints.due(began, training.saving, training.validates_after(training.update + 1))
+            )
             now = time.monotonic()
             training.minutes = before + (now - start) / 60
             speed += (done.steps / (now - began) - speed) * (0.05 if speed else 1.0)
             report(training, done, speed, reporter)
             if training.validation_due:
-                validation, improved = training.validate()
-                training.rate.after(validation.loss)
-                tell_validation(training, validation, improved, reporter)
-                if improved:
-                    training.save_best(directory)
+                loss, _ = validate(training, directory, reporter)
+                training.rate.after(loss)
             ended = (
                 STOPPED[done.stopped] if done.stopped else end_of(training) or ("the time is over" if done.over else "")
             )
-            # Not while updates fail: if the one before them spoilt the weights, the last good checkpoint must stay.
-            if done.applied and (done.checkpoint or training.validation_due or ended):
+            # Not saved while updates fail: if the one before spoilt the weights, the last good checkpoint must stay.
+            good = done.applied
+            if ended and not done.stopped and not training.validation_due:
+                # Not part of the schedule: had the run gone on, it would not have been made.
+                _, improved = validate(training, directory, reporter)
+                good = good or improved
+            if good and (done.checkpoint or ended):
                 training.minutes = before + (time.monotonic() - start) / 60
                 training.save(directory)
-                saved = time.monotonic()
-        if ended not in STOPPED.values() and not training.validation_due:
-            # Not part of the schedule: had the run gone on, it would not have been made.
-            validation, improved = training.validate()
-            tell_validation(training, validation, improved, reporter)
-            if improved:
-                training.save_best(directory)
-                training.save(directory)
+                checkpoints.latest = time.monotonic()
     return ended
+
+
+def validate(training: Training, directory: Path, reporter: Reporter) -> tuple[float, bool]:
+    """The loss, and whether it is the best so far: then the model is kept."""
+    validation, improved = training.validate()
+    tell_validation(training, validation, improved, reporter)
+    if improved:
+        training.save_best(directory)
+    return validation.loss, improved
 
 
 def end_of(training: Training) -> str:
@@ -325,7 +361,7 @@ def end_of(training: Training) -> str:
             f"{training.update})"
         )
     if training.rate.finished:
-        return "validation has stopped improving"
+        return CONVERGED
     return "all epochs are done" if training.update >= training.last_update else ""
 
 
@@ -351,8 +387,8 @@ def report(training: Training, done: Update, speed: float, reporter: Reporter) -
         **{f"{measure.step}_per_second": speed},
         minutes=training.minutes,
     )
-    rates = " ".join(f"{rate:.2f}" for rate in done.rates)
-    fired = f", boundaries {rates}" if rates else ""
+    rates = " ".join(f"{rate:.2f}".lstrip("0") for rate in done.rates)
+    fired = f", z {rates}" if rates else ""
     reporter.progress(
         training.share,
         f"epoch {training.epoch:.2f}, {done.loss:.3f} {measure.name}, {speed:,.0f} {measure.step}/s{fired}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -15,43 +14,6 @@ from tqdm import tqdm
 from hmrnn.printable import printable
 from hmrnn.storage.files import appending, finite, named
 from hmrnn.training.board import Board
-
-RARE, OFTEN = 0.005, 0.995
-LONG = 200  # updates
-ADVICE = {
-    "never": "the layers above get nothing to do. Try another seed, target_rate or a higher boundary_bias",
-    "always": "there is no hierarchy above it. Try another seed, target_rate or a lower boundary_bias",
-}
-
-
-class CollapseWatch:
-    """Notices a detector that has stopped deciding: one warning each."""
-
-    def __init__(self, detectors: int) -> None:
-        self.rates = [0.5] * detectors  # how often each fires: a running mean, since single updates scatter
-        self.since = [0] * detectors  # updates for which it has been stuck
-        self.warned = [False] * detectors
-
-    def see(self, rates: Sequence[float]) -> list[str]:
-        """Takes note of how often each detector fired in an update, and gives the warnings that are due."""
-        warnings = []
-        for l, rate in enumerate(rates[: len(self.rates)]):
-            mean = self.rates[l] = self.rates[l] + (rate - self.rates[l]) / (LONG / 10)
-            self.since[l] = self.since[l] + 1 if mean < RARE or mean > OFTEN else 0
-            if self.since[l] >= LONG and not self.warned[l]:
-                self.warned[l] = True
-                how = "never" if mean < RARE else "always"
-                warnings.append(
-                    f"the detector of layer {l + 1} has fired almost {how} ({mean:.1%} of steps) for {LONG} updates: "
-                    f"{ADVICE[how]}"
-                )
-        return warnings
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"rates": list(self.rates), "since": list(self.since), "warned": list(self.warned)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rates, self.since, self.warned = state["rates"], state["since"], state["warned"]
 
 
 class Reporter:
@@ -75,7 +37,8 @@ class Reporter:
         self.bar: tqdm[Any] = tqdm(
             total=1.0,
             initial=self.done,
-            bar_format="{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining}{postfix}",
+            bar_format="{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}",
+            dynamic_ncols=True,  # the bar takes the room that the text leaves
             disable=not (active and sys.stderr.isatty()),
         )
 

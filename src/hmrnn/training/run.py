@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,15 +11,17 @@ from typing import Any
 
 import torch
 
-from hmrnn.config import Measure, Precision, RunConfig, UsageError
+from hmrnn.config import STANDARD_INPUT, Measure, Precision, RunConfig, UsageError
 from hmrnn.devices import description as description_of
 from hmrnn.devices import resolve
 from hmrnn.domains import DOMAINS, Data
-from hmrnn.engines import native
+from hmrnn.engines import ASKED_FOR, native
 from hmrnn.guidance.branching import Branching
 from hmrnn.storage.config_json import contradictions
+from hmrnn.storage.files import writing
 from hmrnn.storage.pretrained import check_weights, size_of
 from hmrnn.training.checkpoint import (
+    GIVEN,
     SavedRun,
     check_new,
     check_resumable,
@@ -31,7 +35,7 @@ from hmrnn.training.checkpoint import (
 from hmrnn.training.distributed import Processes, joined
 from hmrnn.training.loop import Training, train
 from hmrnn.training.metrics import Reporter
-from hmrnn.training.signals import STOPPED
+from hmrnn.training.stopping import STOPPED
 from hmrnn.training.teachers import load_teacher, save_teacher
 
 MOST_ROWS = 2**16  # of a batch, as far as the size of a checkpoint goes
@@ -50,6 +54,7 @@ class Outcome:
     measure: Measure  # what that is
     skipped: int  # updates that were not applied, since something was not finite
     processes: Processes
+    made: int  # updates that this call made; none if the run had ended before
 
     @property
     def stopped_by(self) -> int | None:
@@ -71,8 +76,10 @@ def train_run(
     it stopped.
 
     A run that goes on keeps its settings: `run` may only set another end. `data_dir`, `engine` and `device` are its
-    own, too, unless they are given.
+    own, too, unless they are given. Data of the name - are read from standard input, and kept in the run.
     """
+    given = run.data.data == STANDARD_INPUT
+    run = replace(run, data=replace(run.data, data=str(directory / GIVEN)) if given else run.data)
     run = replace(run, data=run.data.at_home())
     with joined() as processes, ExitStack() as stack:
 
@@ -83,6 +90,8 @@ def train_run(
                 return reopen(run, directory, data_dir, processes)
             if processes.first:
                 check_new(directory, run.data)
+                if given:
+                    keep_standard_input(directory)
             data = DOMAINS[run.kind].load(run, data_dir)
             teacher = new_teacher(run, data, directory, processes)
             chosen = settled(run, fastest_precision(run, engine, resolve(device, processes.local)), teacher)
@@ -91,9 +100,19 @@ def train_run(
         data, saved, progress = processes.first_before_others(open_run)
         machine = {} if progress is None else progress["machine"]
         place = resolve(went_on(device, machine), processes.local)
+        kept = engine
         if engine == "auto" and description_of(place) == machine.get("device", "cpu"):
-            engine = str(machine.get("engine", engine))
-        return carry_out(prepare(saved, data, engine, processes, place), progress, directory, tensorboard)
+            kept = str(machine.get("engine", engine))
+        training = prepare(saved, data, kept, processes, place)
+        return carry_out(training, progress, directory, tensorboard, asked_for=engine != "auto")
+
+
+def keep_standard_input(directory: Path) -> None:
+    """As a file of the run, so that it can be read again."""
+    if sys.stdin.isatty():
+        print("reading from the keyboard: Ctrl-D ends", file=sys.stderr)
+    with writing(directory / GIVEN) as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
 
 
 def went_on(device: str, machine: dict[str, Any]) -> str:
@@ -125,7 +144,7 @@ def reopen(
     if processes.first:
         remove_leftovers(directory)
         forget_after(directory / "metrics.jsonl", progress["update"])
-    return data, replace(saved, config=run, teacher=teacher), progress
+    return data, replace(saved, config=run, teacher=teacher), {**progress, "training": saved.config.training}
 
 
 def load_fitting(run: RunConfig, data: Data, directory: Path, processes: Processes) -> dict[str, Any]:
@@ -179,17 +198,20 @@ def prepare(
         return Training(domain.task(model, data, config, processes, run.teacher), run, processes)
 
 
-def carry_out(training: Training, progress: dict[str, Any] | None, directory: Path, tensorboard: bool) -> Outcome:
-    """Trains, from `progress` if there is any."""
+def carry_out(
+    training: Training, progress: dict[str, Any] | None, directory: Path, tensorboard: bool, asked_for: bool
+) -> Outcome:
+    """Trains, from `progress` if there is any. `asked_for`: the engine was, by whoever called."""
     processes = training.processes
     if progress is not None:
         restore(training, progress, directory)
+    first = training.update
     with Reporter(directory, processes.first, tensorboard, training.update, training.share) as reporter:
         if progress is None:
             training.save(directory)  # so that a run which is killed early can be resumed, too
-            reporter.say(description(training))
+            reporter.say(description(training, asked_for))
         else:
-            reporter.say(f"{description(training)}\n{restored(training, progress['machine'])}")
+            reporter.say(f"{description(training, asked_for)}\n{restored(training, progress)}")
         ended = train(training, directory, reporter)
     return Outcome(
         directory,
@@ -201,6 +223,7 @@ def carry_out(training: Training, progress: dict[str, Any] | None, directory: Pa
         training.task.measure,
         training.skipped,
         processes,
+        training.update - first,
     )
 
 
@@ -214,9 +237,12 @@ def restore(training: Training, progress: dict[str, Any], directory: Path) -> No
         raise ValueError(f"{directory}: can't be resumed: {error}") from None
 
 
-def description(training: Training) -> str:
+def description(training: Training, asked_for: bool) -> str:
     """What a user should know before the first update."""
     model, task = training.task.model, training.task
+    reason = model.rnn.engine_reason
+    if reason == ASKED_FOR and not asked_for:
+        reason = "as before"
     weights = sum(p.numel() for p in model.parameters())
     precision = "bfloat16 products" if model.rnn.rounds_products else "float32"
     if model.rnn.rounds_products and model.rnn.engine == "native" and not native.multiplies_bfloat16_fast():
@@ -224,15 +250,16 @@ def description(training: Training) -> str:
     return (
         f"{task.description()}\n"
         f"{model.config.model} {list(model.config.hidden_sizes)}, {weights:,} weights; engine {model.rnn.engine} "
-        f"({model.rnn.engine_reason}), {precision}; on {description_of(training.device)}, "
+        f"({reason}), {precision}; on {description_of(training.device)}, "
         f"{torch.get_num_threads()} threads, "
         f"{training.processes.world} process(es)\n"
         f"{task.epochs.first:,} updates an epoch"
     )
 
 
-def restored(training: Training, machine: dict[str, Any]) -> str:
+def restored(training: Training, progress: dict[str, Any]) -> str:
     """What a resumed run has, and what it has not."""
+    machine, before = progress["machine"], progress["training"]
     average = "" if training.average is None else ", and the average of the weights,"
     lines = [
         f"restored: weights, optimiser, recurrent state and random state{average} after update {training.update:,} "
@@ -243,4 +270,11 @@ def restored(training: Training, machine: dict[str, Any]) -> str:
     for name, now in training.machine().items():
         if machine.get(name) != now:
             lines.append(f"warning: {name} was {machine.get(name)} and is {now} now: the last bits will differ")
+    cooled = replace(training.rate, config=before).at(training.share_of(before))
+    again = training.rate.at(training.share)
+    if cooled < again:
+        lines.append(
+            f"warning: the learning rate had cooled down to {cooled:.2g}, and starts again at {again:.2g}, since the "
+            "run ends later now"
+        )
     return "\n".join(lines)

@@ -112,7 +112,7 @@ class Fuzz:
         write: dict[str, Any] = {**read, "max_new": 2, "seed": 0, "show_boundaries": True}
         return {
             "segment": lambda _: text.Segment(**shown).carry_out(),
-            "segment a file": lambda _: text.Segment(file=data, **shown).carry_out(),
+            "segment a file": lambda _: text.Segment(files=(self.file,), **shown).carry_out(),
             "eval": lambda _: text.Evaluate(data=data, **read).carry_out(),
             "score": lambda _: text.Score(data=data, **read).carry_out(),
             "score gold": lambda _: text.Score(gold=self.file, **read).carry_out(),

@@ -26,13 +26,14 @@ FLAGS = {
     "text": f"--data text.txt {SMALL} --epochs 1".split(),
     "bytes": f"--data bytes.bin --bytes {SMALL} --epochs 1".split(),
     "strokes": f"--data lines.jsonl {SMALL} --components 3 --epochs 1".split(),
+    "series": f"--data steps.csv --ends end {SMALL} --components 3 --epochs 1".split(),
 }
-PARTS = ("config.json", "model.safetensors", "symbols.json")
+PARTS = ("config.json", "model.safetensors", "symbols.json", "columns.json")
 
 
 def kind(name: str) -> str:
-    """The command that trains a run: text or strokes."""
-    return "strokes" if name == "strokes" else "text"
+    """The command that trains a run: text, strokes or series."""
+    return "text" if name == "bytes" else name
 
 
 def call(*arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -9,16 +9,29 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from hmrnn.storage.files import sealed
+from hmrnn.storage.tensors import read_tensors, write_tensors
 from hmrnn.training.checkpoint import load_progress, write_state
 from support import older_runs
 from support.faults.runs import flipped, truncated
 
-FILES = ("config.json", "symbols.json", "model.safetensors", "training.safetensors", "metrics.jsonl", ".lock")
-INNER = ("best/config.json", "best/symbols.json", "best/model.safetensors")
+TABLES = ("symbols.json", "columns.json")  # config.json has their checksums
+FILES = (
+    "config.json",
+    *TABLES,
+    "model.safetensors",
+    "training.safetensors",
+    "teacher.safetensors",
+    "metrics.jsonl",
+    ".lock",
+)
+INNER = ("best/config.json", *(f"best/{name}" for name in TABLES), "best/model.safetensors")
 FOLDERS = ("best", "tensorboard")
 HUGE = 6 << 30
 ODD = [None, True, -1, 0.5, 10**30, 2**63, 1e300, math.nan, "x", "", "../x", "\0", [], [1], [None], [[1, 2]], {}]
@@ -117,6 +130,9 @@ class Stranger:
             state = change({"format_version": 1, **load_progress(self.run)})
             if isinstance(state, dict):
                 write_state(path, state)
+        elif path.name == "teacher.safetensors":
+            with suppress(ValueError):  # it is spoilt already
+                write_tensors(path, self.with_odd_numbers(read_tensors(path, HUGE)[0]))
         elif path.name == "metrics.jsonl":
             lines = path.read_text(errors="replace").splitlines()
             number = self.chance.randrange(len(lines))
@@ -132,12 +148,23 @@ class Stranger:
                 path.write_text(json.dumps(sealed(content) if sealable else content))
                 self.reseal(path)
 
+    def with_odd_numbers(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One tensor has another number, type, shape or name, or is one of many more."""
+        name = self.chance.choice(sorted(tensors))
+        own, place = tensors[name].clone(), self.chance.randrange(max(1, tensors[name].numel()))
+        if own.numel():
+            reals = [math.nan, math.inf, 1e300] if own.is_floating_point() else []
+            own.view(-1)[place] = self.chance.choice([0, -1, 1, 7, *reals])
+        odd = self.chance.choice([own, own, own, own[:0], own.flip(0), own.unsqueeze(0), own.bfloat16(), own.double()])
+        more = {f"{which}{i}": own[:0] for which in ("keys", "shares") for i in range(6, 3000)}
+        return {**tensors, name: odd, **(more if self.chance.random() < 0.2 else {})}
+
     def reseal(self, path: Path) -> None:
-        """config.json has the checksum of symbols.json."""
+        """config.json has the checksum of the table beside it."""
         config = loaded((path.parent / "config.json").read_text(errors="replace")) if in_place(path.parent) else None
-        if path.name == "symbols.json" and isinstance(config, dict):
+        if path.name in TABLES and isinstance(config, dict):
             config.pop("checksum", None)
-            config["files"] = {"symbols.json": hashlib.sha256(path.read_bytes()).hexdigest()}
+            config["files"] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
             (path.parent / "config.json").write_text(json.dumps(sealed(config)))
 
 

@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from hmrnn.cli.common import draw_training, matplotlib_figures, one_file, print_json, save_figures, write_figure
+from hmrnn.cli.common import (
+    draw_training,
+    matplotlib_figures,
+    one_file,
+    output,
+    print_json,
+    save_figures,
+    write_figure,
+)
 from hmrnn.config import UsageError
 from hmrnn.domains.series import flags
 from hmrnn.domains.series.config import SeriesDataConfig
@@ -29,6 +37,7 @@ from hmrnn.domains.vectors.commands import (
     segments_line,
     tell_boundaries,
     tell_likelihood,
+    title_of,
     write_json,
 )
 from hmrnn.domains.vectors.data import LineData
@@ -106,7 +115,7 @@ def generate(asked: flags.Generate) -> None:
     elif out is not None:
         print(for_stream(str(out)))
     else:
-        sys.stdout.write(as_csv(model.columns, values))
+        sys.stdout.write(for_stream(as_csv(model.columns, values)))
 
 
 def as_csv(columns: Sequence[str], values: Values) -> str:
@@ -121,32 +130,33 @@ def as_csv(columns: Sequence[str], values: Values) -> str:
 def segment(asked: flags.Segment) -> None:
     """Prints the segments of each sequence of a file."""
     model = load_model(SeriesModel, asked.run, asked.reading)
-    lines = undivided(model, SeriesDataConfig(asked.file))
-    if asked.format != "text" and isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: these are files
-    found = segmented(model, lines, asked.vectors)
-    if asked.format == "json":
-        write_json((({"name": name}, line) for name, line in found), WORDS)
-    elif asked.format == "html":
-        title = printable(f"{Path(asked.file).name}, read by {asked.run.name}")
-        if len(lines.points) > MOST_ON_PAGE:
-            raise ValueError(f"a page shows at most {MOST_ON_PAGE:,} steps, and these sequences have more")
-        drawings = [(printable(name), series_svg(model.columns, line)) for name, line in found]
-        print(drawings_page(title, drawings, STYLE))
-    elif asked.format == "csv":
-        rows = csv.writer(sys.stdout, lineterminator="\n")
-        rows.writerow(["sequence", "layer", "start", "end", "closed"])
-        for name, line in found:
-            for own in line.layers:
-                rows.writerows([[name, s.layer, s.start, s.end, int(s.closed)] for s in own])
-    else:
-        for name, line in found:
-            print(f"{printable(name)}: steps: {len(line.points)}; {segments_line(line)}")
+    read = [undivided(model, SeriesDataConfig(str(file))) for file in asked.files]
+    found = segmented(model, read, asked.vectors)
+    with output(asked.out, is_file=asked.format != "text") as out:
+        if asked.format == "json":
+            write_json((({"name": name}, line) for name, line in found), WORDS, out)
+        elif asked.format == "html":
+            if sum(len(lines.points) for lines in read) > MOST_ON_PAGE:
+                raise ValueError(f"a page shows at most {MOST_ON_PAGE:,} steps, and these sequences have more")
+            drawings = [(printable(name), series_svg(model.columns, line)) for name, line in found]
+            out.write(drawings_page(title_of(asked), drawings, STYLE) + "\n")
+        elif asked.format == "csv":
+            rows = csv.writer(out, lineterminator="\n")
+            rows.writerow(["sequence", "layer", "start", "end", "closed"])
+            for name, line in found:
+                for own in line.layers:
+                    rows.writerows([[printable(name), s.layer, s.start, s.end, int(s.closed)] for s in own])
+        else:
+            for name, line in found:
+                out.write(f"{printable(name)}: steps: {len(line.points)}; {segments_line(line)}\n")
 
 
-def segmented(model: SeriesModel, lines: SeriesLines, vectors: bool = False) -> Iterator[tuple[str, LineSegmentation]]:
-    for number, name in enumerate(lines.names):
-        yield name, model.segment(lines.line(number), vectors=vectors)
+def segmented(
+    model: SeriesModel, read: Sequence[SeriesLines], vectors: bool = False
+) -> Iterator[tuple[str, LineSegmentation]]:
+    for lines in read:
+        for number, name in enumerate(lines.names):
+            yield name, model.segment(lines.line(number), vectors=vectors)
 
 
 def score(asked: flags.Score) -> None:

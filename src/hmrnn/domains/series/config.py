@@ -13,6 +13,7 @@ from hmrnn.config import (
     DataConfig,
     MadeDataConfig,
     Measure,
+    NameOrFile,
     RunConfig,
     TrainingConfig,
     check_range,
@@ -24,6 +25,7 @@ from hmrnn.domains.vectors.config import VectorModelConfig
 MEASURE = Measure("nats", "nats a step (-log p: less is better)", 1.0, "steps")
 SERIES_SETS = ("builtin",)
 MOST_COLUMNS = 10_000
+MOST_NUMBERS = 10**8  # of made series
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ class PlantedSeriesConfig(MadeDataConfig):
         check_share("missing", self.missing)
         if not 2 <= self.steps <= 10**6:
             raise ValueError(f"steps must be between 2 and 1,000,000; got {self.steps}")
+        for name, count in (("sequences", self.sequences * self.steps), ("motifs", self.motifs * self.length[1])):
+            check_size(f"the numbers in all {name}", count * self.columns, MOST_NUMBERS)
         if self.length[0] < 3:
             raise ValueError(f"a motif must have 3 steps; got length {self.length}")
         if not 0 <= self.noise <= 100:
@@ -98,7 +102,7 @@ class SeriesDataConfig(DataConfig):
     """The series to learn from."""
 
     sets = SERIES_SETS
-    data: str = "builtin"
+    data: NameOrFile = "builtin"
     """builtin, a file (.csv with a header, .npy, .npz), or a folder of such files, each a sequence."""
     columns: tuple[str, ...] | None = None
     """The columns to read. By default all that are numbers, but for the time or a date, which is left out."""

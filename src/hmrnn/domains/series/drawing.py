@@ -10,6 +10,7 @@ import numpy as np
 
 from hmrnn.domains.series.data.sequences import Values
 from hmrnn.domains.vectors.structure import LineSegmentation
+from hmrnn.printable import printable
 from hmrnn.show.style import COLOURS, DARK_COLOURS
 from hmrnn.structure.segments import Segment
 
@@ -49,7 +50,7 @@ def curves(columns: Sequence[str], values: Values, lowest: Values, highest: Valu
     for d, column in enumerate(columns):
         size = float(highest[d] - lowest[d]) or 1.0
         colour, top = d % len(COLOURS), d * CURVE
-        yield label(column[:12], top + CURVE / 2)
+        yield label(printable(column)[:12], top + CURVE / 2)
         present = ~np.isnan(values[:, d])
         for there, run in groupby(range(len(values)), key=lambda t: bool(present[t])):
             if there:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hmrnn.domains.series.data.sequences import Known, Values
+from hmrnn.show.names import printed
 from hmrnn.show.style import COLOURS, TEXT_WIDTH
 
 CURVE, LANE, AXIS = 0.8, 0.24, 0.5  # inches: of a curve, of a row of segments, and for what stands below
@@ -29,7 +30,7 @@ def series_figure(
 ) -> Figure:
     """Steps of a sequence from step `first` on: its curves (the first 12), how unlikely each step was, and under them
     the segments of each layer and the known ones. What lies left of `primed` was given."""
-    shown = columns[:MOST_CURVES]
+    shown = [printed(column) for column in columns[:MOST_CURVES]]
     rows = {**lanes(z), **{f"{name}s (known)": ends for name, ends in (known or {}).items()}}
     heights = [CURVE] * (len(shown) + (surprisal is not None)) + ([LANE * len(rows) + 0.1] if rows else [])
     figure = Figure(figsize=(TEXT_WIDTH, sum(heights) + AXIS), layout="constrained")

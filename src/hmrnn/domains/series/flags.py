@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
 from hmrnn.cli import flags
+from hmrnn.cli.metavars import NameOrFile
 from hmrnn.config import UsageError
 from hmrnn.domains.series.config import SeriesRunConfig
 from hmrnn.domains.vectors import flags as vectors
@@ -31,7 +32,7 @@ class Train(flags.Train):
 
 @dataclass(frozen=True, kw_only=True)
 class OfSeries(flags.OfData):
-    data: str | None = None
+    data: NameOrFile | None = None
     """The series: builtin, a file or a folder. By default the run's own."""
 
 
@@ -71,8 +72,6 @@ class Generate(vectors.Generate):
 class Segment(flags.Segment):
     """Show the segments that a run finds in series: in each sequence of a file or a folder."""
 
-    file: Positional[str] = "-"
-    """What to read; - is CSV on standard input."""
     format: Literal["text", "csv", "json", "html"] = "text"
     """text counts the segments of each sequence; csv has a row for each segment: sequence, layer, start, end; json has
     the same; html draws the curves, and under them the segments."""

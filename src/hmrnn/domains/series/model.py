@@ -14,9 +14,12 @@ from torch import Tensor
 from hmrnn.config import SettingError
 from hmrnn.domains.series.config import MOST_COLUMNS, SeriesModelConfig
 from hmrnn.domains.series.data.sequences import Values
+from hmrnn.domains.series.inline import SeriesSegmentation
 from hmrnn.domains.series.mixture import StepDensity, StepHead
 from hmrnn.domains.vectors.model import VectorModel, VectorModelOutput
 from hmrnn.storage.files import read_json
+from hmrnn.structure.operations import Steps
+from hmrnn.structure.segments import Segment
 
 SeriesModelOutput: TypeAlias = VectorModelOutput[StepDensity]
 FILE = "columns.json"
@@ -44,6 +47,9 @@ class SeriesModel(VectorModel[StepDensity]):
     @property
     def start(self) -> Values:
         return np.full((1, len(self.columns)), np.nan, dtype=np.float32)
+
+    def segmentation(self, steps: Steps, layers: tuple[tuple[Segment, ...], ...], points: Values) -> SeriesSegmentation:
+        return SeriesSegmentation(steps, layers, points, self.columns)
 
     def normalise_as(self, lines: Sequence[Values]) -> None:
         """Takes mean and deviation of each column of these sequences as its own."""
@@ -83,6 +89,7 @@ def read_columns(directory: Path) -> tuple[str, ...]:
             raise ValueError("columns must be a list of names")
         if not 1 <= len(columns) <= MOST_COLUMNS:
             raise ValueError(f"there must be 1 to {MOST_COLUMNS:,} columns; got {len(columns):,}")
+        "".join(columns).encode()  # JSON can have halves of characters, which no file can
     except (ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{path}: not the columns of a model: {error}") from None
     return tuple(columns)

@@ -6,13 +6,20 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from hmrnn.cli.common import draw_training, matplotlib_figures, one_file, print_json, save_figures, write_figure
+from hmrnn.cli.common import (
+    draw_training,
+    matplotlib_figures,
+    one_file,
+    output,
+    print_json,
+    save_figures,
+    write_figure,
+)
+from hmrnn.cli.flags import STANDARD_INPUT
 from hmrnn.config import UsageError
 from hmrnn.domains.strokes import flags
 from hmrnn.domains.strokes.config import StrokeDataConfig
@@ -20,7 +27,7 @@ from hmrnn.domains.strokes.data.lines import lines_of_file, load_strokes
 from hmrnn.domains.strokes.data.points import Points, read_json_lines, to_json, to_strokes
 from hmrnn.domains.strokes.data.writing import write as write_lines
 from hmrnn.domains.strokes.density import predicted_density
-from hmrnn.domains.strokes.drawing import STYLE, animated_svg, coloured_svg, svg
+from hmrnn.domains.strokes.drawing import STYLE, animated_svg, coloured_svg, pieces, svg
 from hmrnn.domains.strokes.model import StrokeModel
 from hmrnn.domains.vectors.commands import (
     MOST_ON_PAGE,
@@ -30,10 +37,10 @@ from hmrnn.domains.vectors.commands import (
     segments_line,
     tell_boundaries,
     tell_likelihood,
+    title_of,
     write_json,
 )
 from hmrnn.domains.vectors.structure import LineSegmentation
-from hmrnn.printable import printable
 from hmrnn.show.drawings import drawings_page
 from hmrnn.storage.files import write_atomically
 from hmrnn.storage.pretrained import load_model
@@ -52,7 +59,8 @@ SOURCE = Source(StrokeDataConfig, other_data, load_strokes, lambda config: lines
 def evaluate(asked: flags.Evaluate) -> None:
     """Tells the average log-likelihood of a line, as the paper does, and of a point."""
     model = load_model(StrokeModel, asked.run, asked.reading)
-    tell_likelihood(asked, model, SOURCE.lines(asked.run, asked.data, asked.split, asked.data_dir), WORDS)
+    read = SOURCE.lines(asked.run, asked.data, asked.split, asked.data_dir)
+    tell_likelihood(asked, model, read, WORDS, asked.sigma_floor)
 
 
 def generate(asked: flags.Generate) -> None:
@@ -65,7 +73,7 @@ def generate(asked: flags.Generate) -> None:
     made = generated(model, given, asked.lines, max_new, asked.bias, seed)
     drawn = [np.array([point.point for point in line], dtype=np.float32) for line in made]
     if out is not None:
-        draw(drawn, out, asked.animated)
+        draw(drawn, out, asked.animated, 0 if given is None else len(given))
     if asked.json:
         told = [
             {
@@ -89,41 +97,41 @@ def first_line(path: Path) -> Points:
     raise ValueError(f"{path}: empty: there is no line to go on from")
 
 
-def draw(lines: Sequence[Points], out: Path, animated: bool) -> None:
+def draw(lines: Sequence[Points], out: Path, animated: bool, given: int) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".svg":
-        write_atomically(out, animated_svg(lines) if animated else svg(lines))
+        write_atomically(out, animated_svg(lines, given) if animated else svg(lines, given))
     else:
-        drawn = matplotlib_figures("hmrnn.domains.strokes.figures").raster_figure(lines)
+        drawn = matplotlib_figures("hmrnn.domains.strokes.figures").raster_figure(lines, given)
         write_figure(drawn, out)
 
 
 def segment(asked: flags.Segment) -> None:
-    """Prints the segments of each line of a file of JSON lines."""
-    directory, file, form, reading = asked.run, asked.file, asked.format, asked.reading
-    model = load_model(StrokeModel, directory, reading)
-    if form != "text" and isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: these are files
-    found = segmented(model, file, asked.vectors)
-    if form == "json":
-        write_json((({}, line) for line in found), WORDS)
-        return
-    if form == "html":
-        print(segments_page(found, printable(f"{Path(file).name}, read by {directory.name}")))
-        return
-    for number, line in enumerate(found, 1):
-        strokes = len(to_strokes(line.points))
-        print(f"line {number}: points: {len(line.points)}; pen strokes: {strokes}; {segments_line(line)}")
+    """Writes the segments of each line of files of JSON lines."""
+    model = load_model(StrokeModel, asked.run, asked.reading)
+    found = segmented(model, asked.files, asked.vectors)
+    with output(asked.out, is_file=asked.format != "text") as out:
+        if asked.format == "json":
+            write_json((({}, line) for line in found), WORDS, out)
+        elif asked.format == "html":
+            out.write(segments_page(found, title_of(asked)) + "\n")
+        else:
+            for number, line in enumerate(found, 1):
+                strokes = len(to_strokes(line.points))
+                counts = segments_line(line)
+                out.write(f"line {number}: points: {len(line.points)}; pen strokes: {strokes}; {counts}\n")
 
 
-def segmented(model: StrokeModel, file: str, vectors: bool = False) -> Iterator[LineSegmentation]:
-    """Each line of a file, - is standard input, as it is read."""
-    with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as stream:
-        number = 0
-        for number, points in enumerate(read_json_lines(stream, "standard input" if file == "-" else file), 1):  # noqa: B007
-            yield model.segment(points, vectors=vectors)
-    if number == 0:
-        raise ValueError(f"{file}: empty: there is nothing to segment")
+def segmented(model: StrokeModel, files: Sequence[Path], vectors: bool = False) -> Iterator[LineSegmentation]:
+    """Each line of the files, - is standard input, as it is read."""
+    for file in files:
+        given = file == STANDARD_INPUT
+        name, number = "standard input" if given else str(file), 0
+        with nullcontext(sys.stdin.buffer) if given else file.open("rb") as stream:
+            for number, points in enumerate(read_json_lines(stream, name), 1):  # noqa: B007
+                yield model.segment(points, vectors=vectors)
+        if number == 0:
+            raise ValueError(f"{name}: empty: there is nothing to segment")
 
 
 def segments_page(found: Iterator[LineSegmentation], title: str) -> str:
@@ -136,12 +144,6 @@ def segments_page(found: Iterator[LineSegmentation], title: str) -> str:
         for name, ends in pieces(line):
             drawings.append((f"line {number}, {name}", coloured_svg(line.points, ends)))
     return drawings_page(title, drawings, STYLE)
-
-
-def pieces(line: LineSegmentation) -> list[tuple[str, npt.NDArray[np.bool_]]]:
-    """By what a line can be coloured: a name, and where a piece ends."""
-    layers = [(f"segments of layer {l + 1} (z{l + 1})", z) for l, z in enumerate(line.steps.z.numpy().T)]
-    return [("pen strokes", line.points[:, 2] > 0.5), *layers[::-1]]
 
 
 def score(asked: flags.Score) -> None:

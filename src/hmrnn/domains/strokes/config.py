@@ -14,6 +14,7 @@ from hmrnn.config import (
     DataConfig,
     MadeDataConfig,
     Measure,
+    NameOrFile,
     RunConfig,
     TrainingConfig,
     check_range,
@@ -82,7 +83,7 @@ class StrokeDataConfig(DataConfig):
     """The handwriting to learn from."""
 
     sets = STROKE_SETS
-    data: str = "builtin"
+    data: NameOrFile = "builtin"
     """iam-ondb, builtin (no download), or a file: JSON lines, a list of strokes on each, a stroke a list of [x, y]."""
     shortest: int | None = None
     """Lines with fewer points are left out. By default 300 for iam-ondb, as in the paper, else 2."""

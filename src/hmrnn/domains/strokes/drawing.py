@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmrnn.domains.strokes.data.points import Points, Stroke, to_strokes
+from hmrnn.domains.vectors.structure import LineSegmentation
 from hmrnn.show.style import COLOURS, DARK_COLOURS
 
 # Everything is laid out in millimetres of paper: a drawing then has one size for pens, screens and pixels, and three
@@ -19,29 +20,43 @@ TALLEST = 120.0  # for one piece: a few upright strokes do not make a page of me
 MARGIN = 5.0
 GAP = 5.0  # between two pieces
 PEN = 0.5
+GIVEN = COLOURS[0]  # of a line that a model goes on with; what it adds is black
 
 POINTS_A_SECOND = 100.0  # about as often as a digitiser looks at the pen
 
 
-def svg(lines: Sequence[Points]) -> str:
+def svg(lines: Sequence[Points], given: int = 0) -> str:
     """Pieces of handwriting below each other, one path for each stroke of the pen and nothing else: fit for a plotter.
+    The first `given` points of each are drawn in another colour.
 
     The page is 180 mm wide."""
     pieces, height = on_page(lines)
-    groups = (group((path(stroke) for stroke in strokes), 'class="line"') for strokes in pieces)
+    groups = (
+        group((path(line, colour) for line, colour in in_colours(strokes, given)), 'class="line"') for strokes in pieces
+    )
     return document(groups, height, f'class="handwriting" {paper(height)}')
 
 
-def animated_svg(lines: Sequence[Points]) -> str:
+def in_colours(strokes: Sequence[Stroke], given: int) -> Iterator[tuple[Stroke, str]]:
+    """The strokes with their attributes, cut after so many points: what was given has a colour, what was added none."""
+    ends = np.arange(1, sum(map(len, strokes)) + 1) == given
+    for part, line in segment_lines(strokes, ends):
+        yield line, f'class="given" stroke="{GIVEN}" ' if given and part == 0 else ""
+
+
+def animated_svg(lines: Sequence[Points], given: int = 0) -> str:
     """The same drawing, drawing itself once, at about the speed of a pen: a point and a lift of it take equally long.
 
     It stands finished from the start for whoever prefers reduced motion, and where styles are not understood."""
     pieces, height = on_page(lines)
-    begin = accumulate((len(stroke) + 1 for strokes in pieces for stroke in strokes), initial=0)
+    drawn = [list(in_colours(strokes, given)) for strokes in pieces]
+    begin = accumulate((len(line) + 1 for own in drawn for line, _ in own), initial=0)
     step = 1 / POINTS_A_SECOND
     groups = [
-        group((path(stroke, timing(next(begin) * step, len(stroke) * step)) for stroke in strokes), 'class="line"')
-        for strokes in pieces
+        group(
+            (path(line, colour + timing(next(begin) * step, len(line) * step)) for line, colour in own), 'class="line"'
+        )
+        for own in drawn
     ]
     return document([MOTION, *groups], height, f'class="handwriting drawn" {paper(height)}')
 
@@ -74,6 +89,12 @@ def coloured_svg(points: Points, ends: npt.NDArray[np.bool_]) -> str:
         content = [f"<title>{name}</title>\n", *(path(line) for _, line in own)]
         groups.append(group(content, f'class="segment c{colour}" stroke="{COLOURS[colour]}"'))
     return document(groups, height, 'class="handwriting coloured"')
+
+
+def pieces(line: LineSegmentation) -> list[tuple[str, npt.NDArray[np.bool_]]]:
+    """By what a line can be coloured: a name, and where a piece ends."""
+    layers = [(f"segments of layer {l + 1} (z{l + 1})", z) for l, z in enumerate(line.steps.z.numpy().T)]
+    return [("pen strokes", line.points[:, 2] > 0.5), *layers[::-1]]
 
 
 def segment_lines(strokes: Sequence[Stroke], ends: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Stroke]]:

@@ -15,8 +15,10 @@ from matplotlib.image import AxesImage
 
 from hmrnn.domains.strokes.data.points import Points, Stroke, to_strokes
 from hmrnn.domains.strokes.drawing import (
+    GIVEN,
     PAGE_WIDTH,
     PEN,
+    in_colours,
     on_page,
     segment_lines,
 )
@@ -81,13 +83,14 @@ def finish(image: AxesImage, axes: Axes, label: str) -> None:
     bar.ax.tick_params(labelsize=8)
 
 
-def raster_figure(lines: Sequence[Points]) -> Figure:
-    """Handwriting in black on white, of the size and in the places of `drawing.svg`."""
+def raster_figure(lines: Sequence[Points], given: int = 0) -> Figure:
+    """Handwriting on white, of the size, in the places and in the colours of `drawing.svg`."""
     pieces, height = on_page(lines)
     figure = Figure(figsize=(PAGE_WIDTH / INCH, height / INCH), facecolor="white")
     axes = figure.add_axes((0, 0, 1, 1))
     for i, strokes in enumerate(pieces):
-        draw(axes, strokes, ["black"] * len(strokes), width=PEN / PT, gid=f"line {i + 1}")
+        drawn, colours = zip(*in_colours(strokes, given), strict=True)
+        draw(axes, drawn, [GIVEN if colour else "black" for colour in colours], width=PEN / PT, gid=f"line {i + 1}")
     axes.set(xlim=(0, PAGE_WIDTH), ylim=(height, 0))
     axes.axis("off")
     return figure

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from tyro.conf import arg
 
 from hmrnn.cli import flags
+from hmrnn.cli.metavars import NameOrFile
 from hmrnn.config import UsageError, check_size
 from hmrnn.domains.strokes.config import StrokeRunConfig
 from hmrnn.domains.vectors import flags as vectors
@@ -33,8 +34,15 @@ class Evaluate(flags.OfData):
     """Measure how well a run predicts handwriting: the average log-likelihood of a line, in nats and in normalised
     coordinates."""
 
-    data: str | None = None
+    data: NameOrFile | None = None
     """The lines: iam-ondb, builtin or a file. By default the run's own."""
+    sigma_floor: float = 0.0
+    """Raise each standard deviation of the predicted density to at least this, in normalised units. Coordinates are
+    whole numbers, so a model with a lower floor gains likelihood by it alone: compare models at one floor."""
+
+    def check(self) -> None:
+        if not 0 <= self.sigma_floor < float("inf"):
+            raise UsageError(f"--sigma-floor must not be negative, and finite; got {self.sigma_floor}")
 
     def carry_out(self) -> None:
         from hmrnn.domains.strokes.commands import evaluate
@@ -91,7 +99,7 @@ class Score(flags.Score):
     Known are the strokes of the pen, and letters and words of the built-in lines.
     """
 
-    data: str | None = None
+    data: NameOrFile | None = None
     """The lines: iam-ondb, builtin or a file. By default the run's own."""
 
     def carry_out(self) -> None:

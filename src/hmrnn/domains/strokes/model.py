@@ -12,8 +12,12 @@ from torch import Tensor
 
 from hmrnn.domains.strokes.config import StrokeModelConfig
 from hmrnn.domains.strokes.data.points import Points
+from hmrnn.domains.strokes.inline import StrokeSegmentation
 from hmrnn.domains.vectors.model import VectorModel, VectorModelOutput
 from hmrnn.mixture import MixtureHead, PointDensity
+from hmrnn.structure.operations import Steps
+from hmrnn.structure.segments import Segment
+from hmrnn.training.batches import Line
 
 StrokeModelOutput: TypeAlias = VectorModelOutput[PointDensity]
 
@@ -32,6 +36,9 @@ class StrokeModel(VectorModel[PointDensity]):
         config = config or StrokeModelConfig()
         super().__init__(config, 3, 3, engine)
         self.head = MixtureHead(config.output_size, config.components, config.smallest_sigma)
+
+    def segmentation(self, steps: Steps, layers: tuple[tuple[Segment, ...], ...], points: Line) -> StrokeSegmentation:
+        return StrokeSegmentation(steps, layers, points)
 
     def normalise_as(self, lines: Sequence[Points]) -> None:
         """Takes mean and deviation of the offsets of these lines as its own. A line's first point has no offset."""

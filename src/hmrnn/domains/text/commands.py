@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from io import BufferedReader, TextIOWrapper
+from functools import reduce
+from io import BufferedReader, BytesIO
 from itertools import islice
+from operator import add
 from pathlib import Path
-from typing import cast
+from typing import IO, TextIO, cast
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
-from hmrnn.cli.common import draw_training, matplotlib_figures, one_file, print_json, save_figures, tell_scores
+from hmrnn.cli.common import (
+    draw_training,
+    matplotlib_figures,
+    one_file,
+    output,
+    print_json,
+    save_figures,
+    tell_scores,
+)
+from hmrnn.cli.flags import STANDARD_INPUT
 from hmrnn.cli.read import bad_usage
 from hmrnn.config import SettingError, UsageError
 from hmrnn.domains.text import flags, generation
 from hmrnn.domains.text.adapting import lines_of, measure, prepare
 from hmrnn.domains.text.config import OnUnknown, TextDataConfig, TextRunConfig
-from hmrnn.domains.text.data.corpora import load_text
+from hmrnn.domains.text.data.corpora import files_below, load_text
 from hmrnn.domains.text.data.planted import planted
-from hmrnn.domains.text.data.store import TextData
+from hmrnn.domains.text.data.store import TextData, told_left_out
 from hmrnn.domains.text.data.symbols import Symbols, numbered, texts
 from hmrnn.domains.text.evaluation import check_length
 from hmrnn.domains.text.generation import Sampling
 from hmrnn.domains.text.known import at_separators, from_planted, from_segments, from_words
-from hmrnn.domains.text.marks import with_mark
+from hmrnn.domains.text.marks import Marked, mark_of_layer
 from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.page import MOST_ON_PAGE, page
 from hmrnn.domains.text.reading import PIECE
@@ -37,9 +48,10 @@ from hmrnn.domains.text.written import write_json, write_marked
 from hmrnn.printable import for_stream, printable
 from hmrnn.show.progress import show_bar
 from hmrnn.storage.pretrained import load_model
+from hmrnn.structure.operations import Updates
 from hmrnn.structure.scores import scores_of
 from hmrnn.structure.written import Counted
-from hmrnn.training.checkpoint import SavedRun, run_in
+from hmrnn.training.checkpoint import SavedRun, no_run, run_in
 
 READ_AT_ONCE = 1 << 16  # bytes
 CLASSIFIED = 50_000  # symbols of a text that are enough to tell how often a detector fires on a kind of them
@@ -57,12 +69,13 @@ def text_to_evaluate(
     """The text that `data` names, or else the run's own; and whether it has parts of its own, or is the run's."""
     if run is None:
         if data is None:
-            raise ValueError(f"{directory}: this is a model, not a training run: say which text to read")
+            raise no_run(directory)
         config = TextDataConfig(data).at_home()
         return config, load_text(config, data_dir, symbols, on_unknown), not config.is_path
     assert isinstance(run.config, TextRunConfig)
     config = replace(run.config.data, data=data or run.config.data.data).at_home()
     text = load_text(config, data_dir or run.data_dir, symbols, on_unknown)
+    print(told_left_out(text.left_out), end="", file=sys.stderr)
     if config == run.config.data and text.fingerprint != run.fingerprint:
         raise ValueError(
             f"{config.data} has changed since {directory} was trained on it, and so have its parts. A copy under "
@@ -115,51 +128,93 @@ def generate(asked: flags.Generate) -> None:
         sampling = Sampling(asked.temperature, asked.top_k, asked.top_p)
     model = load_model(TextModel, asked.run, asked.reading)
     decoder, text, boundaries = model.symbols.decoder(), {True: "", False: ""}, []
-    for symbol in generation.generate(
-        model, asked.prompt, asked.max_new, sampling, asked.seed, asked.reading.on_unknown
-    ):
+    marked, prompt = Marked(model.delay), asked.start or asked.prompt
+    for symbol in generation.generate(model, prompt, asked.max_new, sampling, asked.seed, asked.reading.on_unknown):
         shown = decoder(symbol.number)
         text[symbol.new] += shown
         boundaries.append([int(fires) for fires in symbol.z])
         if not asked.json:
-            shown = for_stream(shown)
-            sys.stdout.write(with_mark(shown, symbol.z, model.delay) if asked.show_boundaries else shown)
+            sys.stdout.write(for_stream(marked(shown, symbol.z) if asked.show_boundaries else shown))
             sys.stdout.flush()
     if asked.json:
         print_json({"prompt": text[False], "text": text[True], "boundaries": boundaries})
     else:
-        print()
+        print(marked.rest())
 
 
 def segment(asked: flags.Segment) -> None:
-    """Prints the segments of a file or of standard input while it is read."""
-    directory, file, form, reading = asked.run, asked.file, asked.format, asked.reading
-    model = load_model(TextModel, directory, reading)
-    if form != "text" and isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: these are files
-    if file == "-" and sys.stdin.isatty():
-        print("reading from the keyboard, line by line: Ctrl-D ends", file=sys.stderr)
-    with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as stream:
-        # read1: what is there already, so that lines from a pipe are answered as they come
-        chunks = iter(lambda: cast(BufferedReader, stream).read1(READ_AT_ONCE), b"")
-        pieces = (
-            part
-            for piece in numbered(chunks, model.symbols, reading.on_unknown, "standard input" if file == "-" else file)
-            for part in piece.split(PIECE)
-        )
-        if form == "html":
-            title = printable(f"{Path(file).name}, read by {directory.name}")
-            print(page(segment_numbers(model, at_most(MOST_ON_PAGE, pieces)), title))
-            return
-        reads = follow(model, pieces)
-        if form == "json":
-            done = write_json(model, Counted(read.steps(hidden=asked.vectors) for read in reads), sys.stdout)
-        else:
-            done = write_marked(model, Counted(reads), sys.stdout)
-    if done is None:
-        raise ValueError(f"{file}: empty: there is nothing to segment")
+    """Writes the segments of texts while they are read."""
+    model = load_model(TextModel, asked.run, asked.reading)
+    detectors = model.rnn.num_layers - 1
+    if asked.layer is not None and asked.layer > detectors:
+        raise UsageError(f"--layer {asked.layer}: this run has boundaries in {detectors} layers")
+    sources = list(texts_to_segment(asked, model))
+    several = len(sources) > 1
+    if several and asked.format == "html":
+        raise UsageError(f"--format html shows one text, and these are {len(sources)}")
+    counts = []
+    with output(asked.out, is_file=asked.format != "text") as out:
+        for i, (name, opened) in enumerate(sources):
+            if several and asked.format == "json":
+                out.write(",\n" if i else '{"files": [\n')
+            elif several:
+                out.write("\n" * (i > 0) + f"==> {printable(name)} <==\n")
+            with opened as stream:
+                # read1: what is there already, so that lines from a pipe are answered as they come
+                chunks = iter(lambda: cast(BufferedReader, stream).read1(READ_AT_ONCE), b"")
+                counts.append(write_segments(asked, model, chunks, out, name, several))
+        if several and asked.format == "json":
+            out.write("]}\n")
+    found = [count for count in counts if count is not None]
+    if not found:
+        raise ValueError(f"{sources[0][0]}: empty: there is nothing to segment")
+    done = reduce(add, found)
     layers = " / ".join(f"{n:,}" for n in done.layers)
     print(f"{layers} updates of {done.all:,} ({done.saved:.0%} saved)", file=sys.stderr)
+
+
+def texts_to_segment(asked: flags.Segment, model: TextModel) -> Iterator[tuple[str, AbstractContextManager[IO[bytes]]]]:
+    """Each text that was asked for: its name, and what it is read from."""
+    if asked.text is not None:
+        yield "--text", nullcontext(BytesIO(asked.text.encode("utf-8", "surrogateescape")))
+        return
+    for path in asked.files:
+        if path == STANDARD_INPUT:
+            if sys.stdin.isatty():
+                print("reading from the keyboard, line by line: Ctrl-D ends", file=sys.stderr)
+            yield "standard input", nullcontext(sys.stdin.buffer)
+            continue
+        files, left_out = files_below(path, "byte" if asked.bytes else model.symbols.unit)
+        print(told_left_out(left_out), end="", file=sys.stderr)
+        for file in files:
+            yield str(file), named_file(file)
+
+
+@contextmanager
+def named_file(path: Path) -> Iterator[IO[bytes]]:
+    """Opened when it is its turn: a folder may have more files than a process can hold open."""
+    with path.open("rb") as file:
+        yield file
+
+
+def write_segments(
+    asked: flags.Segment, model: TextModel, chunks: Iterator[bytes], out: TextIO, name: str, several: bool
+) -> Updates | None:
+    """Of one text. What was counted, if there was anything."""
+    read = numbered(chunks, model.symbols, asked.reading.on_unknown, name, asked.bytes)
+    pieces = (part for piece in read for part in piece.split(PIECE))
+    if asked.format == "html":
+        shown = segment_numbers(model, at_most(MOST_ON_PAGE, pieces))
+        out.write(page(shown, printable(f"{Path(name).name}, read by {asked.run.name}")) + "\n")
+        return shown.updates
+    reads = follow(model, pieces)
+    if asked.format == "json":
+        steps = Counted(read.steps(hidden=asked.vectors) for read in reads)
+        return write_json(model, steps, out, asked.layer, name if several else None)
+    separator = "\n" if asked.lines else asked.separator
+    if separator is None and asked.layer is None:
+        return write_marked(model, Counted(reads), out)
+    return write_marked(model, Counted(reads), out, mark_of_layer(asked.layer or 1, separator), escape=asked.lines)
 
 
 def at_most(most: int, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -237,6 +292,8 @@ def figure(asked: flags.Figure) -> None:
             loaded = text_to_evaluate(directories[0], run, None, model.symbols, unknown, asked.data_dir)[1]
             numbers = torch.from_numpy(loaded.split("valid").astype(np.int64))
         short = segment_numbers(model, numbers[: asked.symbols])
+        if {"boundaries", "norms"} & set(kinds) and (hint := figures.font_hint(short.text)):
+            print(hint, file=sys.stderr)
         if "boundaries" in kinds:
             made["boundaries"] = figures.boundaries_figure(short)
         if "norms" in kinds:

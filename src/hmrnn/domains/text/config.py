@@ -17,6 +17,7 @@ from hmrnn.config import (
     MadeDataConfig,
     Measure,
     ModelConfig,
+    NameOrFile,
     ReadingConfig,
     RunConfig,
     SettingError,
@@ -86,8 +87,9 @@ class TextDataConfig(DataConfig):
     """The text to learn from."""
 
     sets = TEXT_SETS
-    data: str = "builtin"
-    """ptb, text8, enwik8, builtin (no download), planted (made), or a file or a folder of files."""
+    data: NameOrFile = "builtin"
+    """ptb, text8, enwik8, builtin (no download), planted (made), or a file or a folder of files; - is standard input,
+    which is kept in the run."""
     symbols: SymbolKind = "characters"
     """What is read one by one: UTF-8 characters, bytes, or tokens, which is what stands between white space. enwik8 is
     read as bytes in place of characters."""
@@ -96,6 +98,8 @@ class TextDataConfig(DataConfig):
     random_start: bool = False
     """Start every epoch but the first at a random place of the training text and go round. Then the text is cut into
     sequences and windows elsewhere each time."""
+    strict: bool = False
+    """Fail if a file of a folder can't be read, or is not text. By default such files are named, and left out."""
     planted: PlantedConfig = field(default_factory=PlantedConfig)
 
     def __post_init__(self) -> None:

@@ -35,7 +35,7 @@ from hmrnn.domains.text.data.streams import Streams
 from hmrnn.domains.text.data.symbols import Numbers
 from hmrnn.domains.text.evaluation import check_length, nats_at, progress
 from hmrnn.dropout import evaluating
-from hmrnn.guidance import HELD_BACK
+from hmrnn.guidance.guide import HELD_BACK
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.recurrent import Recurrent
 from hmrnn.sequence import HMLSTMState

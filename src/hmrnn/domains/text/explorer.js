@@ -96,7 +96,7 @@ class TextPage extends Page {
   build(hello) {
     this.most = hello.most_symbols;
     this.text = document.getElementById("text");
-    this.text.maxLength = this.most;
+    this.text.value = hello.runs[0].text;
     this.text.selectionStart = this.text.selectionEnd = this.text.value.length;
     this.temperature = slider(document.getElementById("temperature"));
     this.text.addEventListener("input", () => this.#typed());
@@ -106,13 +106,20 @@ class TextPage extends Page {
   }
 
   get empty() { return false; }
-  content() { return {text: this.making ? this.#before + this.#made : this.text.value}; }
+  content() { return {text: this.making ? this.#before + this.#made : this.start()}; }
   wanted() { return {temperature: +this.temperature.value}; }
 
   #typed() {
     tell("");
     this.now = this.text.selectionEnd - 1;
     this.readAll();
+  }
+
+  // As much of the text as is read.
+  start() {
+    const characters = [...this.text.value], {most} = this, told = n => n.toLocaleString("en");
+    if (characters.length > most) tell(`the text has ${told(characters.length)} characters: the first ${told(most)} are read`);
+    return characters.slice(0, most).join("");
   }
 
   go(i) {

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from io import StringIO
 from itertools import islice
+from pathlib import Path
 
 from torch import Tensor
 
-from hmrnn.domains.text.config import OnUnknown
+from hmrnn.domains.text.config import OnUnknown, TextRunConfig
+from hmrnn.domains.text.data.corpora import load_text
+from hmrnn.domains.text.data.symbols import Symbols
 from hmrnn.domains.text.generation import Sampling, write_on
 from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.page import readable
@@ -20,9 +24,12 @@ from hmrnn.explorer.runs import Answer, Answers, Run, answer_of
 from hmrnn.structure.operations import Steps
 from hmrnn.structure.reading import Place, Read
 from hmrnn.structure.written import Counted
+from hmrnn.training.checkpoint import load_run
 
 HOTTEST = 5.0
 MOST_NAMED = 20  # unknown symbols
+SENTENCE = "the cat sat on the mat, and the dog lay by the door."
+OPENING = 200  # symbols that the page opens with
 
 
 class TextRun(Run[TextModel]):
@@ -36,8 +43,20 @@ class TextRun(Run[TextModel]):
 
     def described(self) -> Answer:
         symbols = self.model.symbols
-        more = {"unit": symbols.unit, "between": symbols.between, "on_unknown": self.on_unknown}
-        return {**super().described(), **more}
+        own = {"unit": symbols.unit, "between": symbols.between, "on_unknown": self.on_unknown, "text": self.opening}
+        return {**super().described(), **own}
+
+    @cached_property
+    def opening(self) -> str:
+        """What the page opens with: a text that the model can read."""
+        symbols = self.model.symbols
+        try:
+            text = own_text(self.directory, symbols)
+        except (ValueError, OSError):  # a model without a run, or a run whose text is gone
+            text = SENTENCE
+            if not set(symbols.split(text)) <= set(symbols.table):
+                text = self.model.generate("", OPENING // 2, seed=0)
+        return text
 
     def read_on(self, model: TextModel, inputs: Tensor, before: Place) -> Read:
         return read_on(model, inputs, before)
@@ -97,6 +116,18 @@ class TextRun(Run[TextModel]):
         file = StringIO()
         write_json(model, Counted(parts), file)
         yield {"file": file.getvalue()}
+
+
+def own_text(directory: Path | None, symbols: Symbols) -> str:
+    """The start of the validation part of a run's text, from the start of a line on if one is near."""
+    if directory is None:
+        raise ValueError("this is no run")
+    run = load_run(directory)
+    assert isinstance(run.config, TextRunConfig)
+    numbers = load_text(run.config.data, run.data_dir, symbols, "skip").split("valid")[: 2 * OPENING].tolist()
+    before = symbols.listed(numbers[:OPENING])
+    start = before.index("\n") + 1 if "\n" in before else 0
+    return symbols.decode(numbers[start : start + OPENING])
 
 
 def possible(on_unknown: OnUnknown, model: TextModel) -> OnUnknown:

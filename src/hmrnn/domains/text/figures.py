@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from hmrnn.domains.text.classes import CLASSES, rates_by_class
 from hmrnn.domains.text.structure import Segmentation
 from hmrnn.sequence import Operation
+from hmrnn.show.fonts import fonts_for, what_to_install
 from hmrnn.show.style import TEXT_WIDTH, WITH_BLACK
 
 OPERATION_COLOURS = {Operation.UPDATE: "#0072B2", Operation.COPY: "#F0F0F0", Operation.FLUSH: "#D55E00"}
@@ -37,16 +39,34 @@ def width_of(symbols: Sequence[str]) -> int:
     return 1 if longest == 1 else min(longest, LONGEST) + 1
 
 
+class Letters:
+    """Writes symbols in fonts that have them."""
+
+    def __init__(self, symbols: Iterable[str]) -> None:
+        self.families, self.missing = fonts_for(letter for symbol in symbols for letter in visible(symbol))
+
+    def write(self, axes: Axes, symbols: Iterable[str], y: float) -> None:
+        for i, symbol in enumerate(map(visible, symbols)):
+            drawn = "".join("·" if letter in self.missing else letter for letter in symbol)
+            axes.text(i + 0.5, y, drawn, family=self.families, fontsize=7.5, ha="center", va="center", parse_math=False)
+
+
+def font_hint(text: str) -> str:
+    """What to install to see all of a text in a picture; nothing if all of it is seen."""
+    missing = Letters(text).missing
+    return what_to_install(missing) if missing else ""
+
+
 def boundaries_figure(found: Segmentation) -> Figure:
     """The boundaries of every layer under the text, in rows: a line for each, with a tick where a segment ends."""
     layers, symbols = range(found.steps.z.shape[1]), found.symbols
-    in_row = ROW // width_of(symbols)
+    letters, in_row = Letters(symbols), ROW // width_of(symbols)
     rows = math.ceil(len(symbols) / in_row)
     figure = Figure(figsize=(TEXT_WIDTH, 0.3 + rows * (0.35 + 0.16 * len(layers))), layout="constrained")
     for row, axes in enumerate(figure.subplots(rows, 1, squeeze=False)[:, 0]):
         start = row * in_row
         shown = symbols[start : start + in_row]
-        write_symbols(axes, shown, y=0.7)
+        letters.write(axes, shown, y=0.7)
         for l in layers:
             ends = np.flatnonzero(found.steps.z[start : start + in_row, l].numpy()) + 1
             y, colour = -0.2 - 0.6 * l, WITH_BLACK[l % len(WITH_BLACK)]
@@ -59,33 +79,28 @@ def boundaries_figure(found: Segmentation) -> Figure:
     return figure
 
 
-def write_symbols(axes: Axes, symbols: Sequence[str], y: float) -> None:
-    for i, symbol in enumerate(symbols):
-        axes.text(i + 0.5, y, visible(symbol), family="monospace", fontsize=7.5, ha="center", va="center")
-
-
 def norms_figure(found: Segmentation) -> Figure:
-    """The norms of the hidden states of each layer as a heat map, with a white line where a segment ends; under it what
-    the layer did. In rows."""
+    """The norms of the hidden states of each layer as a heat map, in a scale of its own, with a white line where a
+    segment ends; under it what the layer did. In rows."""
     norms, operations = found.steps.norms.numpy().T, found.steps.operations.numpy().T  # (L, T)
     symbols = found.symbols
     in_row = ROW // width_of(symbols)
     L, rows = len(norms), math.ceil(len(symbols) / in_row)
     figure = Figure(figsize=(TEXT_WIDTH, 0.9 + rows * (0.3 + 0.3 * L)), layout="constrained")
     palette = ListedColormap([OPERATION_COLOURS[operation] for operation in Operation])
-    heat = None
+    letters, heats = Letters(symbols), {}
     for row, axes in enumerate(figure.subplots(rows, 1, squeeze=False)[:, 0]):
         start, end = row * in_row, min((row + 1) * in_row, len(symbols))
-        write_symbols(axes, symbols[start:end], y=L + 0.5)
+        letters.write(axes, symbols[start:end], y=L + 0.5)
         for l in range(L):  # the highest layer on top, as in the paper
             box = (0, end - start, l + 0.3, l + 0.95)
-            heat = axes.imshow(
+            heats[l] = axes.imshow(
                 norms[l : l + 1, start:end],
                 extent=box,
                 aspect="auto",
                 cmap="cividis",
-                vmin=0,
-                vmax=float(norms.max()),
+                vmin=float(norms[l].min()),
+                vmax=float(norms[l].max()),
                 gid=f"norms of layer {l + 1}",
             )
             box = (0, end - start, l + 0.05, l + 0.25)
@@ -102,27 +117,36 @@ def norms_figure(found: Segmentation) -> Figure:
         axes.axis("off")
     keys = [Patch(facecolor=OPERATION_COLOURS[o], edgecolor="#888888", label=o.name) for o in Operation]
     figure.legend(handles=keys, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    if heat is not None:
-        figure.colorbar(heat, ax=figure.axes, shrink=0.6, label="norm of h", pad=0.01)
+    axes = list(figure.axes)
+    for l, heat in sorted(heats.items(), reverse=True):
+        bar = figure.colorbar(heat, ax=axes, shrink=0.8, aspect=50, fraction=0.03, pad=0.005)
+        bar.ax.set_title(f"h{l + 1}", fontsize=8)
+        bar.ax.tick_params(labelsize=7)
+        bar.locator = MaxNLocator(4)
     return figure
 
 
 def classes_figure(found: Segmentation) -> Figure:
-    """How often each detector fires on each kind of symbol."""
+    """How often each detector fires on each kind of symbol: a panel for each layer, in a scale of its own. Every bar
+    tells its height, also where none can be seen."""
     rates = rates_by_class(found.text, found.steps.z.numpy())
-    figure = Figure(figsize=(6.5, 3.2), layout="constrained")
-    axes = figure.subplots()
     layers = rates.shape[1]
-    for l in range(layers):
-        x = np.arange(len(CLASSES)) + (l - (layers - 1) / 2) * 0.8 / layers
-        hatch = ("", "//", "..", "xx")[l % 4]
-        own = WITH_BLACK[l % len(WITH_BLACK)]
-        axes.bar(x, rates[:, l], 0.8 / layers, color=own, hatch=hatch, edgecolor="white", label=f"z{l + 1}", zorder=2)
+    figure = Figure(figsize=(6.5, 0.9 + 1.7 * max(layers, 1)), layout="constrained")
     names = [f"{name} letter" if name in ("first", "middle", "last") else name for name in CLASSES]
-    axes.set_xticks(range(len(CLASSES)), names)
-    axes.set_ylabel("share of symbols with a boundary")
-    axes.grid(axis="y", alpha=0.3, zorder=0)
-    axes.tick_params(labelsize=8)
-    if layers:
-        axes.legend(fontsize=8)
+    for l, axes in enumerate(figure.subplots(max(layers, 1), 1, sharex=True, squeeze=False)[::-1, 0]):
+        axes.set_xticks(range(len(CLASSES)), names)
+        axes.tick_params(labelsize=8)
+        if l >= layers:
+            continue
+        own, colour = rates[:, l], WITH_BLACK[l % len(WITH_BLACK)]
+        bars = axes.bar(
+            range(len(CLASSES)), np.nan_to_num(own), 0.7, color=colour, zorder=2, gid=f"bars of layer {l + 1}"
+        )
+        told = ["not in the text" if np.isnan(rate) else f"{rate:.1%}" for rate in own]
+        axes.bar_label(bars, told, fontsize=7, padding=1)
+        axes.set_ylim(0, 1.2 * float(np.nan_to_num(own).max()) or 1.0)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.set_ylabel(f"z{l + 1}")
+        axes.grid(axis="y", alpha=0.3, zorder=0)
+    figure.suptitle("share of the symbols of a kind on which a detector fires", fontsize=9)
     return figure

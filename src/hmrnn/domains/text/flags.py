@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
 from hmrnn.cli import flags
+from hmrnn.cli.metavars import NameOrFile
 from hmrnn.config import UsageError, check_size
 from hmrnn.domains.text.config import (
     IN_EXPLORER,
@@ -16,6 +17,9 @@ from hmrnn.domains.text.config import (
     TextReadingConfig,
     TextRunConfig,
 )
+
+if TYPE_CHECKING:
+    from hmrnn.domains import Domain
 
 Reading = Annotated[TextReadingConfig, arg(name="")]
 BY_DEFAULT = TextReadingConfig()
@@ -38,7 +42,7 @@ class Train(flags.Train):
 class Evaluate(flags.OfData):
     """Measure how well a run predicts a text, in bits per character or token. The state is carried over all of it."""
 
-    data: str | None = None
+    data: NameOrFile | None = None
     """The text: ptb, text8, enwik8, builtin, planted, a file or a folder. By default the run's own."""
     streams: int = 1
     """Read the text as so many streams side by side. 1 is exact; more are quicker, and each but the first starts
@@ -75,8 +79,10 @@ class Evaluate(flags.OfData):
 class Generate(flags.Generate):
     """Let a run write text: the prompt, and what it makes of it, symbol by symbol."""
 
-    prompt: str = ""
+    start: Annotated[Positional[str], arg(metavar="[PROMPT]")] = ""
     """What the text starts with."""
+    prompt: str = ""
+    """The same as a flag."""
     max_new: int = 500
     """How many symbols to make."""
     temperature: float = 1.0
@@ -88,6 +94,11 @@ class Generate(flags.Generate):
     show_boundaries: bool = False
     """Mark where segments end: | in layer 1, ‖ in layer 2, ⦀ above."""
     reading: Reading = BY_DEFAULT
+
+    def check(self) -> None:
+        super().check()
+        if self.start and self.prompt:
+            raise UsageError("the text starts with one prompt: give it with --prompt, or without")
 
     def carry_out(self) -> None:
         from hmrnn.domains.text.commands import generate
@@ -102,7 +113,37 @@ class Segment(flags.Segment):
     format: Literal["text", "json", "html"] = "text"
     """text: the text with marks, | where a segment of layer 1 ends, ‖ of layer 2, ⦀ above. json: one object, a segment
     a line. html: one page for a browser, of up to 100,000 symbols, that shows every step."""
+    text: str | None = None
+    """A text to segment, in place of files."""
+    layer: int | None = None
+    """Show the segments of this layer alone; 1 is the lowest."""
+    separator: str | None = None
+    """What stands between the segments of a layer (the first, without --layer), in place of the mark. \\n and \\t are
+    a line's end and a tab."""
+    lines: bool = False
+    """Write each segment of a layer (the first, without --layer) on a line of its own. Line ends in it are shown as
+    \\n, and \\ as \\\\."""
+    bytes: bool = False
+    """Read files that are not UTF-8, too. A byte that is no character is a symbol that the model does not know
+    (--on-unknown). Models of bytes read any file."""
     reading: Reading = BY_DEFAULT
+
+    def check(self) -> None:
+        if self.text is not None and self.files != (flags.STANDARD_INPUT,):
+            raise UsageError("--text is a text of its own: it can't be combined with files")
+        if self.layer is not None:
+            check_size("--layer", self.layer)
+        if self.lines and self.separator is not None:
+            raise UsageError("--lines separates segments by line ends: it can't be combined with --separator")
+        if self.format != "text" and (self.lines or self.separator is not None):
+            raise UsageError(f"--lines and --separator are for --format text, not for {self.format}")
+        if self.format == "html" and self.layer is not None:
+            raise UsageError("a page shows all layers: --layer is for --format text and json")
+
+    def look(self, domain: Domain) -> None:
+        for file in self.files:
+            if file != flags.STANDARD_INPUT:
+                flags.check_there(file, " or folder. To segment a text itself, pipe it, or use --text")
 
     def carry_out(self) -> None:
         from hmrnn.domains.text.commands import segment
@@ -119,7 +160,7 @@ class Score(flags.Score):
     segments of tokens end, a file may tell (--gold).
     """
 
-    data: str | None = None
+    data: NameOrFile | None = None
     """The text: ptb, text8, enwik8, builtin, planted, a file or a folder. By default the run's own."""
     gold: Path | None = None
     """Instead: a file with an utterance a line, words separated by spaces. The run reads it without spaces. For a run
@@ -135,6 +176,10 @@ class Score(flags.Score):
             raise UsageError("--gold is a text of its own: it can't be combined with --data, --split or --first")
         if self.reading.on_unknown == "skip" and (self.gold is not None or self.data == "planted"):
             raise UsageError("--on-unknown skip would move the text against its known boundaries; replace does not")
+
+    def look(self, domain: Domain) -> None:
+        super().look(domain)
+        flags.check_there(self.gold)
 
     def carry_out(self) -> None:
         from hmrnn.domains.text.commands import score
@@ -157,6 +202,9 @@ class Figure(flags.Figure):
 
     def check(self) -> None:
         check_size("--symbols", self.symbols)
+
+    def look(self, domain: Domain) -> None:
+        flags.check_there(self.text)
 
     def carry_out(self) -> None:
         from hmrnn.domains.text.commands import figure

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 import torch
 from torch import Tensor, nn
@@ -109,8 +110,19 @@ class TextModel(Pretrained):
         made = generate(self, prompt, max_new, Sampling(temperature, top_k, top_p), seed)
         return self.symbols.decode(symbol.number for symbol in made if symbol.new)
 
-    def segment(self, text: str | bytes, *, vectors: bool = False) -> Segmentation:
-        """The segments that the layers found in a text, and every step; on request with the segments' vectors."""
+    @overload
+    def segment(self, text: str | bytes, *, vectors: bool = False) -> Segmentation: ...
+    @overload
+    def segment(self, text: list[str] | list[bytes], *, vectors: bool = False) -> list[Segmentation]: ...
+    def segment(
+        self, text: str | bytes | list[str] | list[bytes], *, vectors: bool = False
+    ) -> Segmentation | list[Segmentation]:
+        """The segments that the layers found in a text, and every step; on request with the segments' vectors.
+
+        A list of texts gives a list: each is read on its own, from the start.
+        """
+        if isinstance(text, list):
+            return [segment(self, own, vectors=vectors) for own in text]
         return segment(self, text, vectors=vectors)
 
     def files(self) -> Mapping[str, str]:

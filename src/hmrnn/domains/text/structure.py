@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hmrnn.domains.text.model import TextModel
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Segmentation(Found):
     """A text, and all that a model made of it."""
 
@@ -37,6 +37,11 @@ class Segmentation(Found):
 
     def text_of(self, start: int, end: int) -> str | None:
         return self.table.decode(self.steps.inputs[start:end]) if end - start <= LONGEST_TEXT else None
+
+    def _repr_html_(self) -> str:
+        from hmrnn.domains.text.inline import segments_html
+
+        return segments_html(self)
 
 
 def segment(model: TextModel, text: str | bytes, *, vectors: bool = False) -> Segmentation:

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from hmrnn.config import SettingError
 from hmrnn.domains.text.config import TextRunConfig
-from hmrnn.domains.text.data.store import TextData
+from hmrnn.domains.text.data.store import TextData, told_left_out
 from hmrnn.domains.text.data.streams import Streams
 from hmrnn.domains.text.evaluation import score_text
 from hmrnn.domains.text.model import TextModel
 from hmrnn.guidance.branching import Branching
+from hmrnn.guidance.imitation import told
 from hmrnn.guidance.last_three import LastThree
 from hmrnn.sequence import HMLSTMState
 from hmrnn.storage.pretrained import Pretrained
@@ -26,7 +27,6 @@ from hmrnn.training.task import Loss, Validation
 
 VALIDATION_STREAMS = 64
 RENEWAL = 32  # windows: a model should know a text's start, and have a past most of the time
-TIE = 1e-4  # of what the model knows decides between contexts that are alike to the counts
 
 
 class Objective(nn.Module):
@@ -69,6 +69,7 @@ class TextTask:
         self.rates: Sequence[float] = teacher.rates if teacher else ()
         self.window = run.training.window
         self.train, self.valid = data.split("train"), data.split("valid")
+        self.left_out = told_left_out(data.left_out)
         self.rows = run.training.batch_size
         rows = self.rows * processes.world
         self.epochs = Epochs((len(self.train) - 1) // rows // self.window)
@@ -118,12 +119,10 @@ class TextTask:
         return self.taught or LastThree(self.train, self.distinct)
 
     def uncertainty(self, streams: Streams, start: int, end: int, entropy: Tensor) -> Tensor:
-        """(T, B, 2): by the last few symbols alone, at which words end, and by all that the model knows."""
+        """(T, B, 2): by what the teacher knows of the symbols nearby, and by all that the model knows of the past."""
         # A stream's past is the end of the one before it; that of the text's start is the text's end.
-        past = streams.symbols(start - self.teacher.past, end)
-        local = torch.from_numpy(self.teacher.evidence(past)).to(entropy)
-        known = torch.cat([entropy[: self.teacher.delay], entropy[: len(entropy) - self.teacher.delay]])
-        return torch.stack([local + TIE * entropy, known], dim=-1)
+        nearby = streams.symbols(start - self.teacher.past, end + self.teacher.future)
+        return told(self.teacher, nearby, entropy)
 
     @torch.no_grad()
     def read(self, model: Pretrained, window: int, state: HMLSTMState | None) -> HMLSTMState:
@@ -147,7 +146,7 @@ class TextTask:
 
     def description(self) -> str:
         taught = f"\n{self.taught.description()}" if self.taught else ""
-        return (
+        return self.left_out + (
             f"{self.about_data}; {len(self.train):,} to train on, {len(self.valid):,} to validate; "
             f"{self.symbols_per_update:,} an update{taught}"
         )

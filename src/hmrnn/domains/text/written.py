@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TextIO
 
-from hmrnn.domains.text.marks import with_mark
+from hmrnn.domains.text.marks import Marked, MarkOf, mark
 from hmrnn.printable import for_stream
 from hmrnn.structure.operations import Steps, Updates
 from hmrnn.structure.reading import Read
@@ -16,28 +16,44 @@ if TYPE_CHECKING:
     from hmrnn.domains.text.model import TextModel
 
 
-def write_marked(model: TextModel, reads: Counted[Read], out: TextIO) -> Updates | None:
-    """The text, with marks where segments end. What was counted, if there was anything."""
-    decoder = model.symbols.decoder()
+def write_marked(
+    model: TextModel, reads: Counted[Read], out: TextIO, mark: MarkOf = mark, escape: bool = False
+) -> Updates | None:
+    """The text, with marks where segments end. What was counted, if there was anything. With `escape`, line ends of the
+    text are seen as \\n: no line then ends but by a mark."""
+    decoder, marked = model.symbols.decoder(), Marked(model.delay, mark)
     last = "\n"
+
+    def write(text: str) -> None:
+        nonlocal last
+        out.write(for_stream(text, out))
+        last = text or last
+
     for part in reads:
         steps = zip(part.inputs.tolist(), part.z.tolist(), strict=True)
-        marked = [with_mark(decoder(n), z, model.delay) for n, z in steps]
-        out.write(for_stream("".join(marked), out))
+        write("".join(marked(escaped(decoder(n)) if escape else decoder(n), z) for n, z in steps))
         out.flush()
-        last = marked[-1] or last
-    out.write(decoder.rest())
+    write(marked.rest() + decoder.rest())
     if not last.endswith("\n"):
         out.write("\n")
     return reads.updates
 
 
-def write_json(model: TextModel, steps: Counted[Steps], out: TextIO) -> Updates | None:
+def escaped(symbol: str) -> str:
+    return symbol.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def write_json(
+    model: TextModel, steps: Counted[Steps], out: TextIO, layer: int | None = None, name: str | None = None
+) -> Updates | None:
     """One JSON object, a segment a line, written as segments end. docs/structure.md tells its fields. What was counted,
-    if there was anything."""
-    out.write(f'{{"format_version": {FORMAT_VERSION}, "unit": "{model.symbols.unit}", "segments": [')
+    if there was anything. Of one layer, if it is given; with the name of the text, if that is."""
+    named = "" if name is None else f'"file": {json.dumps(name)}, '
+    out.write(f'{{"format_version": {FORMAT_VERSION}, {named}"unit": "{model.symbols.unit}", "segments": [')
     separator = "\n"
     for segment in segments(steps, model.symbols.decode, model.delay):
+        if layer not in (None, segment.layer):
+            continue
         out.write(separator + json.dumps(as_json(segment, "text")))
         out.flush()
         separator = ",\n"

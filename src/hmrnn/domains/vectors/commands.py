@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TextIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
 from hmrnn.cli.common import print_json, tell_scores
-from hmrnn.cli.flags import OfData, Score, Split
+from hmrnn.cli.flags import OfData, Score, Segment, Split
 from hmrnn.config import DataConfig, UsageError
 from hmrnn.domains.vectors.data import LineData, Lines
 from hmrnn.domains.vectors.evaluation import log_likelihoods
@@ -29,7 +29,7 @@ from hmrnn.storage.files import finite
 from hmrnn.structure.scores import Ends, from_lines, scores_of
 from hmrnn.structure.written import FORMAT_VERSION, line_as_json
 from hmrnn.training.batches import Line
-from hmrnn.training.checkpoint import run_in
+from hmrnn.training.checkpoint import no_run, run_in
 
 Config = TypeVar("Config", bound=DataConfig)
 MOST_ON_PAGE = 100_000  # points on a page
@@ -68,7 +68,7 @@ class Source(Generic[Config]):
         run = run_in(directory)
         if run is None:
             if data is None:
-                raise ValueError(f"{directory}: this is a model, not a training run: say what to read")
+                raise no_run(directory)
             config = self.config(data)
         else:
             assert isinstance(run.config.data, self.config)
@@ -93,12 +93,14 @@ class Source(Generic[Config]):
         return Chosen(config, part, loaded, loaded.numbers(part), loaded.split(part))
 
 
-def tell_likelihood(asked: OfData, model: VectorModel[Any], read: Chosen[Any], words: Words) -> None:
+def tell_likelihood(
+    asked: OfData, model: VectorModel[Any], read: Chosen[Any], words: Words, sigma_floor: float = 0.0
+) -> None:
     """The average log-likelihood of a line, as the paper does, and of a point."""
     name, split, lines = read.config.data, read.split, read.lines
     line, point = words.line, words.point
     start = time.perf_counter()
-    nats = log_likelihoods(model, lines, show=True)
+    nats = log_likelihoods(model, lines, show=True, sigma_floor=sigma_floor)
     seconds = time.perf_counter() - start
     predicted = sum(len(line) - 1 for line in lines)
     if predicted == 0:
@@ -114,6 +116,8 @@ def tell_likelihood(asked: OfData, model: VectorModel[Any], read: Chosen[Any], w
         f"log_likelihood_per_{point}": float(nats.sum()) / predicted,
         "seconds": seconds,
     }
+    if sigma_floor > 0:
+        answer["sigma_floor"] = sigma_floor
     if asked.json:
         print_json(answer)
         return
@@ -139,17 +143,23 @@ def generated(
     return made
 
 
-def write_json(found: Iterator[tuple[Mapping[str, Any], LineSegmentation]], words: Words) -> None:
+def title_of(asked: Segment) -> str:
+    """Of a page: what was read, and by which run."""
+    names = ", ".join(file.name for file in asked.files)
+    return printable(f"{names}, read by {asked.run.name}")
+
+
+def write_json(found: Iterator[tuple[Mapping[str, Any], LineSegmentation]], words: Words, out: TextIO) -> None:
     """One JSON object, a line of the data a line, written as they are read: each with some notes about it."""
     found = chain([next(found)], found)  # where there is nothing, nothing is written
-    sys.stdout.write(f'{{"format_version": {FORMAT_VERSION}, "unit": "{words.point}", "{words.line}s": [')
+    out.write(f'{{"format_version": {FORMAT_VERSION}, "unit": "{words.point}", "{words.line}s": [')
     separator = "\n"
     for notes, line in found:
         content = {**notes, **line_as_json(len(line.points), line.layers, line.updates, words.point)}
-        sys.stdout.write(separator + json.dumps(finite(content)))
-        sys.stdout.flush()
+        out.write(separator + json.dumps(finite(content)))
+        out.flush()
         separator = ",\n"
-    sys.stdout.write("\n]}\n")
+    out.write("\n]}\n")
 
 
 def segments_line(line: LineSegmentation) -> str:

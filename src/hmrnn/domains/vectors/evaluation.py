@@ -25,14 +25,20 @@ class LineScores(NamedTuple):
     rates: tuple[float, ...]  # how often each detector fired
 
 
-def log_likelihoods(model: VectorModel[Any], lines: Sequence[Line], show: bool = False) -> npt.NDArray[np.float64]:
+def log_likelihoods(
+    model: VectorModel[Any], lines: Sequence[Line], show: bool = False, sigma_floor: float = 0.0
+) -> npt.NDArray[np.float64]:
     """(lines,): the log-likelihood in nats of each line, see `score_lines`."""
-    return score_lines(model, lines, show).nats
+    return score_lines(model, lines, show, sigma_floor).nats
 
 
 @torch.no_grad()
-def score_lines(model: VectorModel[Any], lines: Sequence[Line], show: bool = False) -> LineScores:
+def score_lines(
+    model: VectorModel[Any], lines: Sequence[Line], show: bool = False, sigma_floor: float = 0.0
+) -> LineScores:
     """The log-likelihood in nats of each line from its second point on, in normalised coordinates.
+
+    Deviations of the predicted density are raised to `sigma_floor`, so that models with different floors compare.
 
     Lines of about the same length are read side by side, in constant memory. Which ones changes nothing, but for
     sampled boundaries: there it changes the samples.
@@ -51,7 +57,8 @@ def score_lines(model: VectorModel[Any], lines: Sequence[Line], show: bool = Fal
                 window = cut(batch, start, end)
                 points = window.points.to(model.mean.device)
                 out, state = model(points[:-1], state, window.lengths, generator=generator)
-                own = out.density.log_prob(model.normalised(points[1:])).double().cpu()
+                density = out.density.floored(sigma_floor) if sigma_floor > 0 else out.density
+                own = density.log_prob(model.normalised(points[1:])).double().cpu()
                 nats[rows] += own.where(window.counted, 0.0).sum(0).numpy()
                 fired += out.rnn.z.sum((0, 1)).cpu()  # 0 at padded steps
                 bar.update(window.count)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hmrnn.cli import flags
 from hmrnn.config import UsageError
+
+if TYPE_CHECKING:
+    from hmrnn.domains import Domain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,3 +24,6 @@ class Generate(flags.Generate):
         super().check()
         if not 0 <= self.bias < float("inf"):
             raise UsageError(f"--bias must not be negative, and finite; got {self.bias}")
+
+    def look(self, domain: Domain) -> None:
+        flags.check_there(self.prime)

@@ -20,6 +20,8 @@ from hmrnn.output import OutputEmbedding
 from hmrnn.recurrent import Recurrent
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState
 from hmrnn.storage.pretrained import Pretrained
+from hmrnn.structure.operations import Steps
+from hmrnn.structure.segments import Segment
 from hmrnn.training.batches import Line
 
 Predicted = TypeVar("Predicted", bound=Density)
@@ -116,6 +118,10 @@ class VectorModel(Pretrained, Generic[Predicted]):
         if self.training:
             h_e = drop(h_e, self.config.output_dropout, generator, each_step=True)
         return VectorModelOutput(self.head.density(h_e), out), state
+
+    def segmentation(self, steps: Steps, layers: tuple[tuple[Segment, ...], ...], points: Line) -> LineSegmentation:
+        """What a notebook shows as a drawing depends on the domain."""
+        return LineSegmentation(steps, layers, points)
 
     def log_likelihood(self, points: Line) -> float:
         """The log-likelihood in nats of a line from its second vector on, in normalised coordinates."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PIECE = 8192  # steps that are read in one call: a long line needs no more memory for what lies between
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LineSegmentation(Found):
     """A line, and all that a model made of it."""
 
@@ -36,4 +36,4 @@ def segment_points(model: VectorModel[Any], points: Line, *, vectors: bool = Fal
         read = read_on(model, piece, place)
         parts.append(read.steps(hidden=vectors))
         place = read.after
-    return LineSegmentation(Steps.joined(parts), by_layer(parts, None), points)
+    return model.segmentation(Steps.joined(parts), by_layer(parts, None), points)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from hmrnn.equations import LAYER_NORM_EPS, LayerWeights
+from hmrnn.equations import LayerWeights, layer_norm
 
 
 @dataclass
@@ -98,7 +97,7 @@ def detector_weights(w: LayerWeights) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def activated(w: LayerWeights, s: Tensor) -> Tensor:
     """(m, 4H): f, i, o, g of a pre-activation."""
-    s = s + w.b if w.gain is None else F.layer_norm(s, w.b.shape, w.gain, w.b, LAYER_NORM_EPS)
+    s = s + w.b if w.gain is None else layer_norm(s, w.gain, w.b)
     size = s.shape[1] // 4
     s[:, : 3 * size].sigmoid_()
     s[:, 3 * size :].tanh_()
@@ -106,6 +105,6 @@ def activated(w: LayerWeights, s: Tensor) -> Tensor:
 
 
 def squash(w: LayerWeights, c: Tensor) -> Tensor:
-    if w.gain_c is not None:
-        c = F.layer_norm(c, w.gain_c.shape, w.gain_c, w.bias_c, LAYER_NORM_EPS)
+    if w.gain_c is not None and w.bias_c is not None:
+        c = layer_norm(c, w.gain_c, w.bias_c)
     return c.tanh()

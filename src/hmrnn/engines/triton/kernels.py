@@ -67,6 +67,12 @@ def sum_four(f, i, o, g):
 
 
 @triton.jit
+def inverse_root(variance):
+    """NaN if it overflowed, as in `hmrnn.equations`: 0 would make finite numbers of what was divided by it."""
+    return tl.where(variance < float("inf"), 1.0 / tl.sqrt(variance), float("nan"))
+
+
+@triton.jit
 def normalise_four(f, i, o, g, units, H: tl.constexpr, EPS: tl.constexpr):
     """x_hat of layer normalisation over all 4H, and 1 / the standard deviation."""
     mean = sum_four(f, i, o, g) / (4 * H)
@@ -76,14 +82,14 @@ def normalise_four(f, i, o, g, units, H: tl.constexpr, EPS: tl.constexpr):
         tl.where(units, o - mean, 0.0),
         tl.where(units, g - mean, 0.0),
     )
-    rstd = 1.0 / tl.sqrt(sum_four(f * f, i * i, o * o, g * g) / (4 * H) + EPS)
+    rstd = inverse_root(sum_four(f * f, i * i, o * o, g * g) / (4 * H) + EPS)
     return f * rstd, i * rstd, o * rstd, g * rstd, rstd
 
 
 @triton.jit
 def normalise(c, units, H: tl.constexpr, EPS: tl.constexpr):
     centred = tl.where(units, c - tl.sum(c) / H, 0.0)
-    rstd = 1.0 / tl.sqrt(tl.sum(centred * centred) / H + EPS)
+    rstd = inverse_root(tl.sum(centred * centred) / H + EPS)
     return centred * rstd, rstd
 
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import csv
+import io
+import math
 import re
 import zipfile
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from hmrnn.storage.files import check_regular
+from hmrnn.domains.series.config import MOST_COLUMNS
+from hmrnn.storage.files import check_regular, check_size
 
 ENDINGS = (".csv", ".npy", ".npz")
 MISSING = {"", "na", "n/a", "nan", "null", "none"}  # however they are written: small, large, with spaces around
 TIMES = {"time", "date", "datetime", "timestamp"}  # names of columns that are no measurements
 DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
+MOST = 1 << 30  # bytes, or characters, of a file, unpacked: in memory it is a few times as large
+LONGEST = 1 << 20  # characters of a line
 LARGEST = 1e30  # the square of its share of a deviation is still a number in float32
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -57,8 +63,37 @@ def read_tables(path: Path) -> Iterator[Table]:
     if path.suffix.lower() in (".npy", ".npz"):
         yield from read_arrays(path)
     else:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            yield read_csv(lines, path.name, str(path))
+        with path.open(encoding="utf-8-sig", newline="") as opened:
+            yield read_csv(lines_in(opened, str(path)), path.name, str(path))
+
+
+def lines_in(file: TextIO, where: str) -> Iterator[str]:
+    """The lines of a file that may be a stranger's, or have no end: as many as memory can hold."""
+    left = MOST
+    while line := file.readline(LONGEST):
+        left -= len(line)
+        if len(line) == LONGEST or left < 0:
+            raise ValueError(f"{where}: too large: it can have {MOST:,} characters at most, and a line {LONGEST:,}")
+        yield line
+
+
+class Column:
+    """Of a CSV file, while it is read."""
+
+    def __init__(self) -> None:
+        self.values = array("d")
+        self.wrong: NotNumbers | None = None
+
+    def add(self, value: str) -> None:
+        try:
+            self.values.append(float(value))
+        except ValueError:
+            if self.wrong is None and value.strip().lower() not in MISSING:
+                self.wrong = NotNumbers(len(self.values) + 1, value)
+            self.values.append(np.nan)
+
+    def read(self) -> Floats | NotNumbers:
+        return self.wrong or np.array(self.values)
 
 
 def read_csv(lines: Iterable[str], name: str, where: str) -> Table:
@@ -66,20 +101,27 @@ def read_csv(lines: Iterable[str], name: str, where: str) -> Table:
     try:
         rows = csv.reader(lines)
         header = [column.strip() for column in next(rows, [])]
-        content = [row for row in rows if row]
+        check_header(header, where)
+        columns = [Column() for _ in header]
+        for number, row in enumerate((row for row in rows if row), 2):
+            if len(row) != len(header):
+                raise ValueError(f"{where}: row {number} has {len(row)} values, and the header has {len(header)}")
+            for column, value in zip(columns, row, strict=True):
+                column.add(value)
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{where}: not a CSV file: {error}") from None
-    if not header or not content:
+    if not columns or not columns[0].values:
         raise ValueError(f"{where}: empty: there must be a header and a row for each step")
+    return Table(name, {own: column.read() for own, column in zip(header, columns, strict=True)})
+
+
+def check_header(header: list[str], where: str) -> None:
+    if len(header) > MOST_COLUMNS:
+        raise ValueError(f"{where}: there may be {MOST_COLUMNS:,} columns at most; it has {len(header):,}")
     if len(set(header)) < len(header):
         raise ValueError(f"{where}: two columns have the same name in its header: {', '.join(header)[:200]}")
-    if all(is_number(column) for column in header):
+    if header and all(is_number(column) for column in header):
         raise ValueError(f"{where}: its first row must tell the names of the columns; it has numbers")
-    for number, row in enumerate(content, 2):
-        if len(row) != len(header):
-            raise ValueError(f"{where}: row {number} has {len(row)} values, and the header has {len(header)}")
-    columns = zip(*content, strict=True)
-    return Table(name, {column: numbers(values) for column, values in zip(header, columns, strict=True)})
 
 
 def is_number(value: str) -> bool:
@@ -90,32 +132,41 @@ def is_number(value: str) -> bool:
     return True
 
 
-def numbers(values: Iterable[str]) -> Floats | NotNumbers:
-    found = []
-    for row, value in enumerate(values, 1):
-        try:
-            found.append(float(value))
-        except ValueError:
-            if value.strip().lower() not in MISSING:
-                return NotNumbers(row, value)
-            found.append(np.nan)
-    return np.array(found)
-
-
 def read_arrays(path: Path) -> Iterator[Table]:
     """Arrays of steps and columns. Of three dimensions, the first is that of sequences."""
-    try:
-        content = np.load(path, allow_pickle=False)
-        arrays = {path.name: content} if isinstance(content, np.ndarray) else {n: content[n] for n in content.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: not an array, or a damaged one: {error}") from None
-    for name, array in arrays.items():
-        if array.ndim not in (1, 2, 3) or array.dtype.kind not in "fiub":
-            raise ValueError(
-                f"{path}: {name} must be numbers of steps and columns; it has the shape {array.shape} and the type "
-                f"{array.dtype}"
-            )
-        several = array if array.ndim == 3 else array.reshape(1, len(array), -1)
+    for name, values in arrays_in(path):
+        several = values if values.ndim == 3 else values.reshape(1, len(values), -1)
         for i, one in enumerate(several):
             columns = {f"x{d + 1}": column.astype(np.float64) for d, column in enumerate(one.T)}
             yield Table(f"{name} {i + 1}" if len(several) > 1 else name, columns)
+
+
+def arrays_in(path: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    try:
+        if path.suffix.lower() == ".npy":
+            with path.open("rb") as file:
+                yield path.name, parsed(file.read(check_size(path, file.fileno(), MOST)))
+            return
+        with zipfile.ZipFile(path) as archive:
+            size = sum(part.file_size for part in archive.infolist())
+            if size > MOST:
+                raise ValueError(f"too large: unpacked, it has {size:,} bytes, and can have {MOST:,} at most")
+            for part in archive.infolist():
+                yield part.filename.removesuffix(".npy"), parsed(archive.read(part))
+    except Exception as error:  # of numpy, zipfile, zlib and tokenize, which have no common ground
+        raise ValueError(f"{path}: not an array, or a damaged one: {error}") from None
+
+
+def parsed(content: bytes) -> npt.NDArray[Any]:
+    """What an .npy file holds. No memory is asked for because of what its header says."""
+    stream = io.BytesIO(content)
+    if np.lib.format.read_magic(stream) == (1, 0):
+        shape, by_columns, kind = np.lib.format.read_array_header_1_0(stream)
+    else:
+        shape, by_columns, kind = np.lib.format.read_array_header_2_0(stream)
+    if len(shape) not in (1, 2, 3) or kind.kind not in "fiub" or kind.itemsize > 8:
+        raise ValueError(f"it must be numbers of steps and columns; it has the shape {shape} and the type {kind}")
+    if min(shape) < 1 or shape[-1] * (len(shape) > 1) > MOST_COLUMNS:
+        raise ValueError(f"there must be steps, and 1 to {MOST_COLUMNS:,} columns; it has the shape {shape}")
+    values = np.frombuffer(content, kind, math.prod(shape), stream.tell())
+    return values.reshape(shape, order="F" if by_columns else "C")

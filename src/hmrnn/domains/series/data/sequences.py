@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hmrnn.config import SPLITS, SettingError
-from hmrnn.domains.series.config import SERIES_SETS, SeriesDataConfig
+from hmrnn.domains.series.config import SeriesDataConfig
 from hmrnn.domains.series.data.files import (
     LARGEST,
     TIMES,
     NotNumbers,
     Table,
+    lines_in,
     read_csv,
     read_tables,
 )
@@ -94,12 +95,9 @@ def lines_of(config: SeriesDataConfig) -> SeriesLines:
 def tables_of(config: SeriesDataConfig) -> Iterable[Table]:
     path = Path(config.data)
     if config.data == "-":
-        return [read_csv(io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline=""), "-", "standard input")]
-    if not path.exists():
-        raise ValueError(
-            f"{path}: there is no such file or folder, and it is not one of the sets known by name: "
-            f"{', '.join(SERIES_SETS)}"
-        )
+        typed = io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline="")
+        return [read_csv(lines_in(typed, "standard input"), "-", "standard input")]
+    config.check_there()
     return read_tables(path)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmrnn.config import SettingError
-from hmrnn.domains.strokes.config import STROKE_SETS, StrokeDataConfig
+from hmrnn.domains.strokes.config import StrokeDataConfig
 from hmrnn.domains.strokes.data import iam
 from hmrnn.domains.strokes.data.points import read_json_lines
 from hmrnn.domains.strokes.data.writing import write
@@ -70,6 +70,7 @@ def load_strokes(config: StrokeDataConfig, data_dir: Path | None = None) -> Stro
         folder = path.parent
         lines = iam_lines(path)
     else:
+        config.check_there()
         lines = lines_of_file(Path(config.data))
     long = lines.lengths >= (config.shortest or SHORTEST.get(config.data, 2))
     if config.division == "by-writer":
@@ -90,10 +91,7 @@ def load_strokes(config: StrokeDataConfig, data_dir: Path | None = None) -> Stro
 
 def lines_of_file(path: Path) -> Lines:
     """The lines of a file of JSON lines, held in memory."""
-    try:
-        check_regular(path)
-    except (ValueError, FileNotFoundError) as error:
-        raise ValueError(f"{error}, and it is not one of the sets known by name: {', '.join(STROKE_SETS)}") from None
+    check_regular(path)
     with path.open("rb") as file:
         lines = joined((f"line {i + 1}", points) for i, points in enumerate(read_json_lines(file, str(path))))
     if not lines.names:

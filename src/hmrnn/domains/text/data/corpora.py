@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hmrnn.config import SettingError
@@ -19,7 +19,7 @@ from hmrnn.domains.text.data.store import (
     from_files,
     from_text,
 )
-from hmrnn.domains.text.data.symbols import Symbols, Unit
+from hmrnn.domains.text.data.symbols import Symbols, Unit, texts
 from hmrnn.storage.cache import data_directory
 
 
@@ -78,10 +78,15 @@ def load_text(
         published = PUBLISHED[config.data]
         files = [find(config.data, name, sha256, data_directory(data_dir)) for name, sha256 in published.files]
         unit, divide = UNITS[config.symbols] if config.symbols == "tokens" else published.unit, published.divide
+        left_out: list[str] = []
     else:
-        files = [TextFile(path) for path in files_below(Path(config.data))]
+        config.check_there()
         unit, divide = UNITS[config.symbols], by_share
-    return from_files(files, symbols.unit if symbols else unit, divide, symbols, on_unknown, config.most_symbols)
+        unit = symbols.unit if symbols else unit
+        paths, left_out = files_below(Path(config.data), unit, config.strict)
+        files = [TextFile(path) for path in paths]
+    data = from_files(files, symbols.unit if symbols else unit, divide, symbols, on_unknown, config.most_symbols)
+    return replace(data, left_out=tuple(left_out))
 
 
 def find(corpus: str, name: str, sha256: str, data_dir: Path) -> TextFile:
@@ -104,20 +109,33 @@ def find(corpus: str, name: str, sha256: str, data_dir: Path) -> TextFile:
     )
 
 
-def files_below(path: Path) -> list[Path]:
-    """A file, or all files in a folder and its folders, in the order of their names; hidden ones are left out."""
-    if not path.exists():
-        names = ", ".join([*PUBLISHED, "builtin", "planted"])
-        raise ValueError(
-            f"{path}: there is no such file or folder, and it is not one of the texts known by name: {names}"
-        )
+def files_below(path: Path, unit: Unit, strict: bool = False) -> tuple[list[Path], list[str]]:
+    """A file, or all files in a folder and its folders, in the order of their names; without hidden ones. And those of
+    them that were left out, since they can't be read or are not text: each with the reason. `strict` refuses them."""
     if not path.is_dir():
-        return [path]
+        return [path], []
     below = sorted(p for p in path.rglob("*") if not any(part.startswith(".") for part in p.relative_to(path).parts))
-    files = [p for p in below if p.is_file()]
-    if not files:
-        raise ValueError(f"{path}: there is no file in this folder")
-    return files
+    reasons = {file: why_not(file, unit) for file in below if not file.is_dir()}
+    left_out = [f"{file}: {reason}" for file, reason in reasons.items() if reason]
+    if left_out and strict:
+        raise ValueError(left_out[0])
+    if len(left_out) == len(reasons):
+        raise ValueError(left_out[0] if left_out else f"{path}: there is no file in this folder")
+    return [file for file, reason in reasons.items() if not reason], left_out
+
+
+def why_not(file: Path, unit: Unit) -> str:
+    """Why a file is no text of such symbols. Empty if it is one."""
+    if not file.is_file():
+        return "not a regular file"
+    try:
+        pieces = texts(TextFile(file).chunks(), unit, "")
+        binary = any("\0" in piece for piece in pieces) and unit == "character"
+    except OSError as error:
+        return error.strerror or str(error)
+    except ValueError:
+        return "not UTF-8"
+    return "binary: it has bytes of 0" if binary else ""
 
 
 def builtin_text() -> str:

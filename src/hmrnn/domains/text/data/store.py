@@ -30,6 +30,7 @@ from hmrnn.domains.text.data.symbols import (
     codes,
     split_texts,
 )
+from hmrnn.printable import printable
 from hmrnn.storage.cache import MOST_KEPT, check_unchanged, content_of, kept, made_once, own_cache_directory, stamp
 from hmrnn.storage.files import (
     check_regular,
@@ -43,6 +44,7 @@ from hmrnn.storage.files import (
 
 FORMAT_VERSION = 1
 CHUNK = 1 << 20
+NAMED = 20  # files that were left out and are named: those beyond are only counted
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class TextData:
     numbers: Numbers  # (T,) of all parts, one after the other; usually lies on disk
     splits: Mapping[str, tuple[int, int]]  # train, valid, test: first and one past the last
     fingerprint: str  # the same for the same numbers
+    left_out: tuple[str, ...] = ()  # files of a folder that were not read, and why
 
     def split(self, name: str) -> Numbers:
         """(T,): the numbers of train, valid, test, or all."""
@@ -71,6 +74,14 @@ class TextData:
             f"{distinct:,} distinct tokens, one of them, {RARE}, for all that are rarer: "
             f"{(train == rare).mean():.2%} of those to train on"
         )
+
+
+def told_left_out(files: Sequence[str]) -> str:
+    """Which files were not read, and why: a line each; nothing if there are none."""
+    lines = [f"left out: {printable(file)}\n" for file in files[:NAMED]]
+    if len(files) > NAMED:
+        lines.append(f"left out: {len(files) - NAMED:,} more files\n")
+    return "".join(lines)
 
 
 @dataclass(frozen=True)

@@ -141,10 +141,10 @@ class Symbols:
 
     def named(self, symbol: str) -> str:
         """A symbol for an error message."""
-        if self.unit == "byte":
-            return f"0x{ord(symbol) & 0xFF:02x}"
         if self.unit == "token":
             return repr(symbol)
+        if self.unit == "byte" or "\udc80" <= symbol <= "\udcff":
+            return f"0x{ord(symbol) & 0xFF:02x}"
         return f"{symbol!r} (U+{ord(symbol):04X})"
 
     def listed(self, numbers: Iterable[int] | Tensor) -> list[str]:
@@ -217,12 +217,13 @@ def codes(text: str) -> npt.NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
-def texts(chunks: Iterable[bytes], unit: Unit, name: str) -> Iterator[str]:
-    """Chunks of a file as text. Of bytes, one character stands for each. `name` is the file's, for an error."""
+def texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool = False) -> Iterator[str]:
+    """Chunks of a file as text. Of bytes, one character stands for each. `name` is the file's, for an error.
+    `any_bytes`: a byte that is no UTF-8 is a character, too."""
     if unit == "byte":
         yield from map(as_symbols, chunks)
         return
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape" if any_bytes else "strict")
     fed = 0
     for chunk in chain(chunks, [b""]):
         kept = len(decoder.getstate()[0])  # the bytes of a character that the last chunk cut
@@ -241,13 +242,13 @@ def texts(chunks: Iterable[bytes], unit: Unit, name: str) -> Iterator[str]:
         fed += len(chunk)
 
 
-def split_texts(chunks: Iterable[bytes], unit: Unit, name: str) -> Iterator[Sequence[str]]:
+def split_texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool = False) -> Iterator[Sequence[str]]:
     """Chunks of a file as sequences of symbols, as `Symbols.split` gives them."""
     if unit != "token":
-        yield from texts(chunks, unit, name)
+        yield from texts(chunks, unit, name, any_bytes)
         return
     cut = ""  # the start of a token whose end the next chunk may bring
-    for text in chain(texts(chunks, unit, name), ["\n"]):
+    for text in chain(texts(chunks, unit, name, any_bytes), ["\n"]):
         tokens = (cut + text).split()
         cut = tokens.pop() if tokens and not text[-1:].isspace() else ""
         if max(map(len, [cut, *tokens])) > LONGEST_TOKEN:
@@ -257,10 +258,12 @@ def split_texts(chunks: Iterable[bytes], unit: Unit, name: str) -> Iterator[Sequ
         yield tokens
 
 
-def numbered(chunks: Iterable[bytes], symbols: Symbols, on_unknown: OnUnknown, name: str) -> Iterator[Tensor]:
+def numbered(
+    chunks: Iterable[bytes], symbols: Symbols, on_unknown: OnUnknown, name: str, any_bytes: bool = False
+) -> Iterator[Tensor]:
     """Chunks of a file as numbers of their symbols, (T,) int64 each."""
     place = 0
-    for piece in split_texts(chunks, symbols.unit, name):
+    for piece in split_texts(chunks, symbols.unit, name, any_bytes):
         try:
             yield torch.from_numpy(symbols.numbers(piece, on_unknown, place))
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop."""
+"""Runs that are told to stop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}  # why a run ended that was asked to
+STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}  # why a run ended that was told to
 
 
 @dataclass

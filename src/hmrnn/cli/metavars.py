@@ -1,0 +1,43 @@
+"""What stands for a value in --help: N, NUMBER, FILE, DIR, in place of the names of Python's types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import DisallowNone
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+REGISTRY = ConstructorRegistry()
+
+
+def shown_as(metavar: str, kind: Callable[[str], Any], *also: type) -> PrimitiveConstructorSpec[Any]:
+    """One word that `kind` makes a value of. Values of the types in `also` stand for one, too."""
+    own = kind if isinstance(kind, type) else Path
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda words: kind(words[0]),
+        is_instance=lambda value: isinstance(value, own) or ("~" if type(value) in also else False),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+PLAIN = {int: shown_as("N", int), float: shown_as("NUMBER", float, int), str: shown_as("TEXT", str)}
+PLAIN[Path] = shown_as("FILE", Path)
+
+
+@REGISTRY.primitive_rule
+def plain(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    return PLAIN.get(info.type)
+
+
+Dir = Annotated[Path, shown_as("DIR", Path)]
+NameOrFile = Annotated[str, shown_as("NAME|FILE", str)]
+
+
+def parsed(flags: Any, prog: str, arguments: Sequence[str], **more: Any) -> Any:
+    """What was asked for. A flag that may be left out is left out, and not given as None."""
+    return tyro.cli(flags, prog=prog, args=arguments, config=(DisallowNone,), registry=REGISTRY, **more)

@@ -1,0 +1,279 @@
+"""`Guide`: leads the detectors of an `HMLSTM` in any training loop."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+from torch.optim import Optimizer
+
+from hmrnn.guidance.imitation import Teacher, extended, imitation, told, told_alone
+from hmrnn.guidance.steering import Seen, excesses, obstacle, targets
+from hmrnn.hmlstm import HMLSTM
+from hmrnn.layouts import padded
+from hmrnn.recurrent import Call, Recurrent
+from hmrnn.sequence import HMLSTMOutput
+
+FORCE = 0.4  # the share of the way to its target that a detector's bias is moved after an update
+WEIGHT = 0.1  # of the auxiliary loss, if there is a teacher
+HELD_BACK = 0.01  # what is left of a slope that is held back: without any, z~ would be 1/2 whatever s_z is
+HELD_BACK_BY = 1000  # updates, in which it falls to that linearly
+MOST_WINDOWS = 256  # of one update: who accumulates the gradient of more has forgotten a step
+
+
+class Guide:
+    """Guides the detectors of a network while it is trained, so that they fire at sensible places and rates.
+
+        guide = Guide(rnn, optimizer, teacher=Branching.of(symbols, alphabet))
+        for x, y in windows:                                  # (T, B) symbols
+            with guide:                                       # around the forward pass
+                out, state = rnn(embed(x), state)
+            loss = F.cross_entropy(…) + guide.loss(x)         # the auxiliary loss
+            loss.backward()
+            optimizer.step()                                  # steers the detectors, too
+
+    It does four things. 1 and 2 last as long as the learning rate, or for a number of updates.
+
+    1. Steering: after each update, the bias of each detector is moved towards the one with which it would have fired at
+       its target rate. That bias is known exactly: a detector fires where s_z > 0, so it is the quantile of s_z that is
+       to become 0. Its strength falls with the learning rate.
+    2. Imitation: an auxiliary loss teaches the detectors where to fire. It shapes the detectors alone: hidden states
+       are constants to it.
+    3. Holding back, along with 2: the straight-through gradient is scaled down, by a smaller slope, over the first 1000
+       updates. `rnn.slope` is what it should be again after the step.
+    4. The norm ball: `rnn.constrain_detectors()` after each update.
+
+    rnn         the network whose detectors are guided; its `boundary` must be "step"
+    optimizer   that trains it: each `optimizer.step()` is followed by `guide.step()`. Without one, call that yourself
+    rates       how often each detector is to fire, the lowest first; for those above, a quarter as often as the one
+                below. auto: as the teacher says
+    teacher     tells from symbols where segments end. Without one and without `weight`, detectors are steered only
+    weight      of the auxiliary loss: .1 with a teacher, else 0. With a weight and without a teacher, detectors learn
+                to fire where it is least certain what comes next
+    updates     how long detectors are guided; steering fades out in the second half of them. By default for ever, and
+                steering falls with the optimizer's learning rate, as a share of the highest so far
+    strength    a function that gives the strength of steering in the next update, 0 to 1, in place of that share
+    radius      of the norm ball; by default it depends on the units of the layer. 0: no ball
+
+    Where `torch.distributed` is initialised, all its processes train one network: they steer by the mean of what they
+    see. Gradients may be accumulated over several windows; the detectors are then steered by the mean of those.
+    `state_dict()` is all that an exact resumption needs.
+    """
+
+    def __init__(
+        self,
+        rnn: Recurrent,
+        optimizer: Optimizer | None = None,
+        *,
+        rates: Sequence[float] | Literal["auto"] = "auto",
+        teacher: Teacher | None = None,
+        weight: float | None = None,
+        updates: int | None = None,
+        strength: Callable[[], float] | None = None,
+        radius: float | None = None,
+    ) -> None:
+        if rates == "auto":
+            if teacher is None:
+                raise ValueError(
+                    "what is to tell how often detectors fire? Give rates, as in [0.2, 0.05], or a teacher"
+                )
+            rates = teacher.rates
+        if rates and (why_not := obstacle(rnn)):
+            raise ValueError(why_not)
+        if not all(0 < rate < 1 for rate in rates):
+            raise ValueError(f"rates are shares of the steps, between 0 and 1; got {list(rates)}")
+        self.rnn, self.optimizer, self.teacher, self.updates, self.radius = rnn, optimizer, teacher, updates, radius
+        self.weight = (0.0 if teacher is None else WEIGHT) if weight is None else weight
+        self.targets = targets(rates, rnn.num_layers - 1) if rates else []
+        self.update = 0  # how many are done
+        self.highest = 0.0  # of the learning rates so far
+        self.strength = 0.0  # of steering, in the window at hand; at 0 nothing is guided
+        self._given_strength = strength
+        self._watching = ExitStack()
+        self._slope: tuple[float, float] | None = None  # as it was, and as it is held back
+        self._forward: tuple[Call, HMLSTMOutput] | None = None  # while it is inside a block
+        self._seen: Seen | None = None  # in the window at hand, until the loss was asked for
+        self._entered = self._asked = False  # a window was; its loss was asked for
+        self._excess: list[Tensor] = []  # of each window since the last step: of the detectors' biases, (L-1,)
+        self._windows = 0  # since the last step
+        if optimizer is not None:
+            self._group = self._own_group(optimizer)
+            own = weakref.ref(self)  # so that the optimizer does not keep a guide that nobody uses any more
+            optimizer.register_step_post_hook(lambda *_: guide.step() if (guide := own()) is not None else None)
+
+    def _own_group(self, optimizer: Optimizer) -> int:
+        """The number of the optimizer's first group that holds a parameter of the network."""
+        own = set(map(id, self.rnn.parameters()))
+        for i, group in enumerate(optimizer.param_groups):
+            if any(id(parameter) in own for parameter in group["params"]):
+                return i
+        raise ValueError("the optimizer trains no parameter of this network: give the one that does")
+
+    def _strength(self) -> float:
+        """Of steering in the next update, 0 to 1."""
+        if not self.targets:
+            return 0.0
+        if self.updates is not None:
+            return min(1.0, 2 * (1 - self.update / self.updates)) if self.update < self.updates else 0.0
+        if self._given_strength is not None:
+            return self._given_strength()
+        if self.optimizer is None:
+            return 1.0
+        rate = float(self.optimizer.param_groups[self._group]["lr"])
+        self.highest = max(self.highest, rate)
+        return rate / self.highest if self.highest > 0 else 1.0
+
+    @property
+    def teaches(self) -> bool:
+        """Whether the auxiliary loss of the window at hand counts."""
+        return self.strength > 0 and self.weight > 0
+
+    def __enter__(self) -> Guide:
+        self._check_loss()
+        if not self.rnn.training:
+            raise RuntimeError("the network is in evaluation mode: call train(), and use a guide in training only")
+        if not torch.is_grad_enabled():
+            raise RuntimeError("gradients are disabled: use a guide in training only")
+        if self._windows >= MOST_WINDOWS:
+            raise RuntimeError(f"{MOST_WINDOWS} windows without a step: {self._how_to_step}")
+        self.strength = self._strength()
+        self._forward, self._entered, self._asked = None, True, False
+        if self.strength > 0:
+            self._watching.enter_context(self.rnn.watched(self._look))
+            self._hold_back()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._watching.close()
+        if kind is not None:
+            self._let_go()
+            self._forward, self._entered = None, False
+            return
+        if self.strength > 0:
+            if self._forward is None:
+                raise RuntimeError("the network made no forward pass inside `with guide` (single steps do not count)")
+            assert isinstance(self.rnn, HMLSTM)
+            self._seen, self._forward = Seen.of(self.rnn, *self._forward), None
+            self._excess.append(torch.stack(excesses(self.rnn, self._seen, self.targets)))
+        self._windows += 1
+
+    def _look(self, call: Call, out: HMLSTMOutput) -> None:
+        if self._forward is not None:
+            raise RuntimeError("a second forward pass inside `with guide`: use a block and a loss for each")
+        if call.given is not None:
+            raise RuntimeError("boundaries are given to this forward pass, so that there are none to guide")
+        if self._slope is not None and call.slope is not self.rnn.slope:
+            raise RuntimeError("slope is given to this forward pass: set rnn.slope instead, which the guide holds back")
+        self._forward = call, out
+
+    def _hold_back(self) -> None:
+        if self.weight > 0 and (self._slope is None or self.rnn.slope != self._slope[1]):
+            slope = self.rnn.slope
+            self.rnn.slope = slope * max(HELD_BACK, 1 - self.update / HELD_BACK_BY)
+            self._slope = slope, self.rnn.slope
+
+    def _let_go(self) -> None:
+        if self._slope is not None and self.rnn.slope == self._slope[1]:
+            self.rnn.slope = self._slope[0]
+        self._slope = None
+
+    def loss(
+        self,
+        symbols: Tensor | PackedSequence | None = None,
+        uncertainty: Tensor | PackedSequence | Callable[[], Tensor] | None = None,
+    ) -> Tensor:
+        """The auxiliary loss of the window at hand, (), to be added to that of the task. 0 if nothing is to be learnt.
+
+        symbols       (T, B) what was read, for the teacher; in the layout of the forward pass, on any device
+        uncertainty   (T, B) how hard it was to predict what comes after each step: the loss of each step, or the
+                      entropy of the prediction; or a function that gives it. Detectors above the first learn from it;
+                      all of them, if there is no teacher. (T, B, n): the n-th detector learns from the n-th
+        """
+        if not self._entered:
+            raise RuntimeError("guide.loss() tells of a forward pass inside `with guide`, and there was none before it")
+        if self._asked:
+            raise RuntimeError("guide.loss() was asked for twice: use a `with guide` block for each forward pass")
+        self._asked = True
+        seen, self._seen = self._seen, None
+        if seen is None or self.weight == 0:
+            return next(self.rnn.parameters()).new_zeros(())
+        assert isinstance(self.rnn, HMLSTM)
+        given = uncertainty() if callable(uncertainty) else uncertainty
+        kinds = None if given is None else self._arranged("uncertainty", given, seen).detach()
+        if self.teacher is not None:
+            if symbols is None:
+                raise TypeError("guide.loss() needs the symbols that were read: the teacher tells from them")
+            nearby = extended(self.teacher, self._arranged("symbols", symbols, seen))
+            kinds = told_alone(self.teacher, nearby, seen) if kinds is None else told(self.teacher, nearby, kinds)
+        if kinds is None:
+            raise TypeError("guide.loss() needs the uncertainty of each step: there is no teacher to tell")
+        kinds = kinds.unsqueeze(-1) if kinds.dim() == 2 else kinds
+        return self.weight * imitation(self.rnn, seen, kinds, self.targets)
+
+    def _arranged(self, name: str, values: Tensor | PackedSequence, seen: Seen) -> Tensor:
+        """(T, B, …): as the network computed it."""
+        if isinstance(values, PackedSequence):
+            values = padded(values)[0]
+        elif values.dim() == 1:
+            values = values.unsqueeze(1)
+        elif self.rnn.batch_first:
+            values = values.transpose(0, 1)
+        if values.shape[:2] != seen.out.z.shape[:2]:
+            shapes = " and ".join(str(tuple(shape)) for shape in (seen.out.z.shape[:2], values.shape[:2]))
+            raise ValueError(f"{name} must be one for each step of the forward pass; time and batch are {shapes}")
+        return values
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """After each update of the weights: the norm ball, and steering. The optimizer calls it, if there is one."""
+        self._check_loss()
+        if self._windows == 0:
+            raise RuntimeError(
+                f"a step without a forward pass inside `with guide` since the last one: {self._how_to_step}"
+            )
+        if self.radius != 0:
+            self.rnn.constrain_detectors(self.radius)
+        if self.strength > 0 and self._excess:
+            excess = mean_of_processes(torch.stack(self._excess).nanmean(0)).nan_to_num(0, 0, 0)
+            like = next(self.rnn.parameters()).dtype
+            self.rnn.shift_detectors([*(-FORCE * self.strength * excess).to(like)])
+        self.skip()
+
+    def skip(self) -> None:
+        """In place of a step: forgets what was seen since the last one, as after a gradient that is not finite."""
+        self._let_go()
+        self._seen, self._entered, self._windows, self._excess = None, False, 0, []
+        self.update += 1
+
+    @property
+    def _how_to_step(self) -> str:
+        if self.optimizer is None:
+            return "call guide.step() once after each update of the weights"
+        return "optimizer.step() makes it, of the optimizer that the guide was given, once after each forward pass"
+
+    def _check_loss(self) -> None:
+        if self._seen is not None and self.weight > 0:
+            raise RuntimeError("guide.loss() was not asked for since the last forward pass: add it to the loss")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"update": self.update, "highest": self.highest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.update, self.highest = state["update"], state["highest"]
+
+
+def mean_of_processes(values: Tensor) -> Tensor:
+    """The mean of what all processes have, if there are several."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return values
+    dist.all_reduce(values)
+    return values / dist.get_world_size()

@@ -1,0 +1,95 @@
+"""Imitation: the auxiliary loss by which detectors learn where to fire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hmrnn.devices import widest
+from hmrnn.guidance.steering import Seen, asked, passed_by
+from hmrnn.hmlstm import HMLSTM
+
+SHARPNESS = 16.0  # of s_z as a log-odds: its weights lie in a small ball, and still it should be sure
+TIE = 1e-4  # of what the model knows decides between contexts that are alike to the counts
+
+
+class Teacher(Protocol):
+    """What tells detectors where segments end, as `Branching` does."""
+
+    @property
+    def rates(self) -> Sequence[float]:
+        """At which segments end, of each layer that it tells of."""
+
+    @property
+    def delay(self) -> int:
+        """Steps after a segment's last one at which a detector is to fire."""
+
+    @property
+    def past(self) -> int:
+        """Symbols before a window that `evidence` needs to see,"""
+
+    @property
+    def future(self) -> int:
+        """and after it."""
+
+    def evidence(self, symbols: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """(past + T + future, B) symbols to (T, B): how much speaks for firing at each step."""
+
+
+def told(teacher: Teacher, nearby: npt.NDArray[Any], uncertainty: Tensor) -> Tensor:
+    """(T, B, 2): what the first detector learns from, and those above.
+
+    nearby        (past + T + future, B) symbols
+    uncertainty   (T, B): of what comes after each step, by all that the model knows
+    """
+    local = torch.from_numpy(teacher.evidence(nearby)).to(uncertainty)
+    known = torch.cat([uncertainty[: teacher.delay], uncertainty[: len(uncertainty) - teacher.delay]])
+    return torch.stack([local + TIE * uncertainty, known], dim=-1)
+
+
+def told_alone(teacher: Teacher, nearby: npt.NDArray[Any], seen: Seen) -> Tensor:
+    """(T, B, L-1): the same without a model's uncertainty. Of steps that are alike to the teacher, each detector is to
+    fire where it is most inclined to."""
+    local = torch.from_numpy(teacher.evidence(nearby)).to(seen.sums)
+    return local.unsqueeze(-1) + TIE * seen.sums.detach().sigmoid()
+
+
+def extended(teacher: Teacher, symbols: Tensor) -> npt.NDArray[Any]:
+    """(T, B) to (past + T + future, B): a window whose neighbours nobody knows: its first and last symbols again."""
+    numbers: npt.NDArray[Any] = symbols.detach().cpu().numpy().astype(np.int64)
+    return np.pad(numbers, ((teacher.past, teacher.future), (0, 0)), mode="edge")
+
+
+def imitation(rnn: HMLSTM, seen: Seen, uncertainty: Tensor, rates: Sequence[float]) -> Tensor:
+    """How far detectors are from firing where it is least certain what comes next, of the steps at which they decide.
+
+    The first goes by the first kind of uncertainty, the next by the next, and those above the last kind by that.
+    """
+    total = seen.sums.new_zeros(())
+    for l, rate in enumerate(rates):
+        where = asked(rnn, seen.out, l)
+        felt = uncertainty[..., min(l, uncertainty.shape[-1] - 1)].to(widest(uncertainty.device))
+        wanted = felt >= passed_by(rate, felt, where, seen.out)
+        log_odds = SHARPNESS * seen.sums[..., l]
+        total = total + cross_entropy(log_odds, wanted.to(log_odds.dtype), where)
+    return total
+
+
+def cross_entropy(log_odds: Tensor, wanted: Tensor, where: Tensor) -> Tensor:
+    """(): the mean over some places; 0 if there are none."""
+    if log_odds.device.type == "cpu":  # to pick places is to ask how many they are: on a CPU that costs nothing
+        some = bool(where.any())
+        return F.binary_cross_entropy_with_logits(log_odds[where], wanted[where]) if some else log_odds.new_zeros(())
+    return cross_entropy_of_all(log_odds, wanted, where)
+
+
+def cross_entropy_of_all(log_odds: Tensor, wanted: Tensor, where: Tensor) -> Tensor:
+    """The same, without picking: nobody is asked how many places they are."""
+    each = F.binary_cross_entropy_with_logits(log_odds, wanted, reduction="none")
+    return each.where(where, 0).sum() / where.sum().clamp_min(1)

@@ -1,0 +1,199 @@
+"""What somebody meets who has just installed hmrnn: names that are wrong, texts of their own, the shipped models."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from support.commands import run, run_process
+
+from hmrnn import TextModel, __version__
+from hmrnn.domains.text.marks import Marked
+
+TEXT = "The value of the argument\nis a string.\n"
+PLAIN = str.maketrans("", "", "|‖")
+
+
+def without_torch(*arguments: str, **options):
+    """The command in a process of its own, which must not have imported torch."""
+    done = run_process(*arguments, env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}, **options)
+    assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE), "what makes it wait"
+    done.stderr = "".join(line for line in done.stderr.splitlines(True) if not line.startswith("import time:"))
+    return done
+
+
+def test_the_version():
+    assert run("--version").stdout == run("version").stdout == f"{__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["train", "text"], ["segment", "builtin"], ["figure", "builtin"], ["demo"]])
+def test_help_speaks_of_files_and_numbers(arguments):
+    shown = run(*arguments, "--help").stdout
+    assert not re.search(r"\b(STR|INT|FLOAT|PATH)\b|\{None\}", shown)
+    wanted = {"train": ["--out DIR", "--data NAME|FILE", "--epochs NUMBER", "--seed N "], "segment": ["[FILE ...]"]}
+    for words in wanted.get(arguments[0], []):
+        assert words in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["segment", "builtin", "some text"], "some text: there is no such file or folder. .*pipe it, or use --text"),
+        (["segment", "nowhere"], "nowhere: there is no config.json"),
+        (["eval", "builtin", "--data", "nowhere"], "nowhere: there is no such file or folder, and it is not one of"),
+        (["score", "builtin", "--gold", "nowhere"], "nowhere: there is no such file"),
+        (["figure", "builtin", "--out", "x.png", "--kind", "norms", "--text", "nowhere"], "nowhere: there is no such"),
+        (["train", "text", "--data", "nowhere", "--out", "r"], "nowhere: there is no such file or folder"),
+        (["train", "series", "--data", "nowhere", "--out", "r"], "nowhere: there is no such file or folder"),
+    ],
+)
+def test_a_wrong_name_is_told_before_torch_is_imported(arguments, what, tmp_path):
+    done = without_torch(*arguments, cwd=tmp_path)
+    assert done.returncode == 1
+    assert re.fullmatch(f"hmrnn: .*{what}.*\n", done.stderr)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_prompt_needs_no_flag():
+    flags = ["--max-new", "20", "--seed", "1"]
+    shown = run("generate", "builtin", "The value", *flags).stdout
+    assert shown.startswith("The value")
+    assert shown == run("generate", "builtin", "--prompt", "The value", *flags).stdout
+    assert run("generate", "builtin", "The", "--prompt", "The").returncode == 2
+
+
+# segment
+
+
+def test_a_text_on_the_command_line():
+    given = run("segment", "builtin", "--text", TEXT)
+    assert given.stdout == run("segment", "builtin", input=TEXT).stdout
+    assert given.stdout.translate(PLAIN) == TEXT
+    assert run("segment", "builtin", "file", "--text", TEXT).returncode == 2
+
+
+def layer_of(text: str, layer: int) -> list[str]:
+    return [segment.text for segment in TextModel.from_pretrained("builtin").segment(text).layers[layer - 1]]
+
+
+def test_one_layer():
+    for layer, mark in ((1, "|"), (2, "‖")):
+        shown = run("segment", "builtin", "--text", TEXT, "--layer", str(layer)).stdout
+        assert shown.replace(mark, "") == TEXT
+        assert shown.count(mark) == len(layer_of(TEXT, layer)) - 1, "the last one goes on"
+    found = json.loads(run("segment", "builtin", "--text", TEXT, "--layer", "2", "--format", "json").stdout)
+    assert [segment["text"] for segment in found["segments"]] == layer_of(TEXT, 2)
+    assert "boundaries in 2 layers" in run("segment", "builtin", "--text", TEXT, "--layer", "3").stderr
+
+
+def test_separators_and_lines():
+    assert run("segment", "builtin", "--text", "The value of", "--separator", "·").stdout == "T·he ·value ·of\n"
+    own = "The \\ value\nof it"
+    for layer in (1, 2):
+        shown = run("segment", "builtin", "--text", own, "--lines", "--layer", str(layer)).stdout.splitlines()
+        written = [line.replace("\\n", "\n").replace("\\\\", "\\") for line in shown]
+        assert written == layer_of(own, layer)
+    assert run("segment", "builtin", "--text", own, "--lines", "--separator", "-").returncode == 2
+
+
+def test_several_files_and_folders(tmp_path):
+    folder = tmp_path / "folder"
+    (folder / "deeper").mkdir(parents=True)
+    (folder / "a.txt").write_text("The value")
+    (folder / "deeper" / "b.txt").write_text("is a string")
+    (folder / "c.bin").write_bytes(b"\xff\x00")
+    (tmp_path / "d.txt").write_text("of it")
+    arguments = ["segment", "builtin", "folder", "d.txt", "--out", "found.txt"]
+    done = run(*arguments, cwd=tmp_path)
+    assert done.stdout == "found.txt\n"
+    assert "left out: folder/c.bin: not UTF-8\n" in done.stderr
+    names, texts = ["folder/a.txt", "folder/deeper/b.txt", "d.txt"], ["The value", "is a string", "of it"]
+    alone = [run("segment", "builtin", "--text", text).stdout for text in texts]
+    written = "\n".join(f"==> {name} <==\n{own}" for name, own in zip(names, alone, strict=True))
+    assert (tmp_path / "found.txt").read_text() == written
+    both = json.loads(run("segment", "builtin", "folder", "d.txt", "--format", "json", cwd=tmp_path).stdout)
+    assert [own["file"] for own in both["files"]] == names
+    assert ["".join(s["text"] for s in own["segments"] if s["layer"] == 1) for own in both["files"]] == texts
+    assert run("segment", "builtin", "folder", "--format", "html", cwd=tmp_path).returncode == 2
+
+
+def test_bytes_that_are_no_characters(tmp_path):
+    (tmp_path / "latin1.txt").write_bytes("The café is\n".encode("latin-1"))
+    refused = run("segment", "builtin", "latin1.txt", cwd=tmp_path)
+    assert "--bytes" in refused.stderr
+    assert "the symbol 0xe9 at position 7" in run("segment", "builtin", "latin1.txt", "--bytes", cwd=tmp_path).stderr
+    skipped = run("segment", "builtin", "latin1.txt", "--bytes", "--on-unknown", "skip", cwd=tmp_path)
+    assert skipped.stdout.translate(PLAIN) == "The caf is\n"
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_a_mark_is_never_at_the_start_of_the_next_line(delay):
+    """`ends` are the places after which segments end, whenever the detector fires."""
+    text, ends = "a b\n\ncd\n", {1, 3, 4, 7}
+    fires = [(t - delay in ends, False) for t in range(len(text))]
+    if delay:
+        fires[0] = (True, False)  # which ends nothing
+    marked = Marked(delay)
+    shown = "".join(marked(symbol, z) for symbol, z in zip(text, fires, strict=True)) + marked.rest()
+    assert shown == ("a |b|\n|\ncd|\n" if delay == 0 else "a |b|\n|\ncd\n")  # what ends with the last is not known
+
+
+# What to learn from
+
+
+FLAGS = "--epochs 1 --batch-size 4 --window 10 --hidden-sizes 4 4 --output-size 4 --embedding-size 4"
+SMALL = FLAGS.split()
+
+
+def test_training_on_standard_input(text_file, tmp_path):
+    done = run("train", "text", "--data", "-", "--out", "run", *SMALL, input=text_file.read_text(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "data").read_text() == text_file.read_text()
+    assert run("eval", "run", "--split", "all", cwd=tmp_path).returncode == 0
+    resumed = run("train", "text", "--resume", "run", "--epochs", "2", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_what_is_no_text_in_a_folder_is_left_out_and_named(text_file, tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text(text_file.read_text())
+    (folder / "latin1").write_bytes(b"caf\xe9")
+    (folder / "nul").write_bytes(b"\x7fELF\x00\x01")
+    (folder / "dangling").symlink_to("nowhere")
+    arguments = ["train", "text", "--data", "texts", "--out", "run", *SMALL]
+    strict = run(*arguments, "--strict", cwd=tmp_path)
+    assert strict.returncode == 1
+    assert strict.stderr == f"hmrnn: {folder}/dangling: not a regular file\n"
+    assert not (tmp_path / "run").exists()
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name, why in (("dangling", "not a regular file"), ("latin1", "not UTF-8"), ("nul", "binary")):
+        assert f"left out: {folder}/{name}: {why}" in done.stderr
+    assert "left out: " in run("eval", "run", cwd=tmp_path).stderr
+    (folder / "a.txt").unlink()
+    assert "not a regular file" in run(*arguments[:-1], "4", "--out", "other", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize("data", ["empty", "short", "-"])
+def test_a_refused_training_leaves_nothing(data, tmp_path):
+    (tmp_path / "empty").touch()
+    (tmp_path / "short").write_text("abcd" * 9)
+    before = sorted(tmp_path.iterdir())
+    done = run("train", "text", "--data", data, "--out", "new/run", cwd=tmp_path)
+    assert done.returncode == 1
+    assert sorted(tmp_path.iterdir()) == before
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "note").write_text("keep me")
+    run("train", "text", "--data", "short", "--out", "there", cwd=tmp_path)
+    assert (tmp_path / "there" / "note").read_text() == "keep me"
+
+
+def test_importing_hmrnn_is_quick():
+    code = "import time; start = time.process_time(); import hmrnn; print(time.process_time() - start)"
+    times = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(3)]
+    assert min(map(float, times)) < 0.15

@@ -1,0 +1,226 @@
+"""What a user of torch.nn.LSTM reaches for by habit: it works, or says what to do instead."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence, unpack_sequence
+
+from hmrnn import HMLSTM, HRNN, LSTM, ClockworkRNN, HMLSTMOutput, HMLSTMState, PackedOutput, Piecewise
+
+ENGINES = ["reference", "events", "native"]
+LENGTHS = [4, 7, 1, 5]
+
+
+def network(engine: str = "native", **options) -> HMLSTM:
+    torch.manual_seed(1)
+    rnn = HMLSTM(3, [6, 5, 4], engine=engine, dtype=torch.float64, **options)
+    with torch.no_grad():
+        for parameter in rnn.parameters():
+            parameter.normal_()
+    rnn.shift_detectors([0.5 - w.b_z for w in rnn.weights()[:-1]])  # so that they fire now and then
+    return rnn
+
+
+def sequences() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(length, 3, generator=generator, dtype=torch.float64) for length in LENGTHS]
+
+
+def close(found, expected) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+class TestPacked:
+    @pytest.mark.parametrize("engine", ENGINES)
+    @pytest.mark.parametrize("in_order", [False, True])
+    def test_it_is_the_sequences_one_by_one(self, engine, in_order):
+        """Outputs, states in and out, boundaries, and every gradient."""
+        rnn = network(engine)
+        rows = sorted(sequences(), key=len, reverse=True) if in_order else sequences()
+        before = rnn(torch.randn(3, 4, 3, dtype=torch.float64))[1].detach()
+        x = pack_sequence(rows, enforce_sorted=in_order)
+        x = x._replace(data=x.data.requires_grad_())
+        out, state = rnn(x, before)
+        assert isinstance(out, PackedOutput)
+        assert isinstance(out.last, PackedSequence)
+        weights = [torch.randn_like(h.data) for h in out.h]
+        loss = sum((h.data * w).sum() for h, w in zip(out.h, weights, strict=True)) + state.c[1].square().sum()
+        found = torch.autograd.grad(loss, [x.data, *rnn.parameters()])
+
+        weights = [unpack_sequence(x._replace(data=w)) for w in weights]
+        expected = 0
+        for i, row in enumerate(unpack_sequence(x)):
+            own, after = rnn(row.unsqueeze(1), before.select([i]))
+            for l, h in enumerate(own.h):
+                close(unpack_sequence(out.h[l])[i], h[:, 0])
+                expected = expected + (h[:, 0] * weights[l][i]).sum()
+            close(unpack_sequence(out.z)[i], own.z[:, 0])
+            close(unpack_sequence(out.operations)[i], own.operations[:, 0])
+            close(state.select([i]).h, after.h)
+            expected = expected + after.c[1].square().sum()
+        close(found, torch.autograd.grad(expected, [x.data, *rnn.parameters()]))
+
+    def test_what_a_user_of_lstm_does_next_works(self):
+        """`pad_packed_sequence` of what it gave, as with torch.nn.LSTM."""
+        x = pack_sequence(sequences(), enforce_sorted=False)
+        ours, theirs = network().double()(x)[0].last, nn.LSTM(3, 4, dtype=torch.float64)(x)[0]
+        (a, lengths), (b, expected) = pad_packed_sequence(ours), pad_packed_sequence(theirs)
+        assert a.shape == b.shape
+        assert lengths.tolist() == expected.tolist() == LENGTHS
+
+    def test_an_output_module_reads_its_steps(self):
+        from hmrnn import OutputEmbedding
+
+        rnn, embedding = network(), OutputEmbedding([6, 5, 4], 2, dtype=torch.float64)
+        out, _ = rnn(pack_sequence(sequences(), enforce_sorted=False))
+        close(embedding(out.steps), embedding([Piecewise.from_dense(h.data) for h in out.h]))
+
+    def test_boundaries_that_are_given_are_packed_too(self):
+        rnn = HRNN(3, [4, 4], dtype=torch.float64)
+        rows = sequences()
+        marks = [(torch.arange(len(row)) % 2).double().unsqueeze(1) for row in rows]
+        x, given = (pack_sequence(own, enforce_sorted=False) for own in (rows, marks))
+        out, _ = rnn(x, boundaries=given)
+        close(out.z.data, given.data)
+        with pytest.raises(TypeError, match="boundaries must be a PackedSequence"):
+            rnn(x, boundaries=given.data)
+        with pytest.raises(TypeError, match="pack both"):
+            rnn(torch.zeros(2, 4, 3, dtype=torch.float64), boundaries=given)
+        with pytest.raises(ValueError, match="batch_sizes differ"):
+            rnn(x, boundaries=pack_sequence(marks[:2], enforce_sorted=False))
+
+    def test_lengths_are_not_given_twice(self):
+        with pytest.raises(ValueError, match="which knows them"):
+            network()(pack_sequence(sequences(), enforce_sorted=False), lengths=LENGTHS)
+
+    def test_a_state_of_another_batch_is_refused(self):
+        rnn = network()
+        with pytest.raises(ValueError, match=r"state\.h must have shapes"):
+            rnn(pack_sequence(sequences(), enforce_sorted=False), rnn.initial_state(5))
+
+    @pytest.mark.parametrize("kind", [LSTM, ClockworkRNN])
+    def test_baselines_take_it_too(self, kind):
+        rnn = kind(3, [4, 4], dtype=torch.float64)
+        out, _ = rnn(pack_sequence(sequences(), enforce_sorted=False))
+        close(unpack_sequence(out.last)[1], rnn(sequences()[1])[0].last)
+
+
+class TestOneSequence:
+    @pytest.mark.parametrize("engine", ENGINES)
+    @pytest.mark.parametrize("batch_first", [False, True])
+    def test_it_is_a_batch_of_one(self, engine, batch_first):
+        rnn, x = network(engine, batch_first=batch_first), sequences()[1]
+        out, state = rnn(x[:4])
+        out, state = rnn(x[4:], state)
+        batch = x.unsqueeze(0) if batch_first else x.unsqueeze(1)
+        whole, after = rnn(batch)
+        close(out.last, (whole.last[0] if batch_first else whole.last[:, 0])[4:])
+        close(out.z, (whole.z[0] if batch_first else whole.z[:, 0])[4:])
+        close((state.h, state.c, state.z), (after.select(0).h, after.select(0).c, after.select(0).z))
+        assert out.operations.shape == (3, 3)
+
+    def test_symbols(self):
+        """A table of vectors and numbers into it."""
+        rnn, table = network(), torch.randn(5, 3, dtype=torch.float64)
+        numbers = torch.tensor([0, 4, 4, 2])
+        close(rnn(Piecewise(table, numbers))[0].last, rnn(table[numbers])[0].last)
+
+    def test_boundaries(self):
+        given = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+        assert torch.equal(network()(sequences()[0], boundaries=given)[0].z, given)
+
+    def test_what_belongs_to_a_batch_is_refused(self):
+        rnn, x = network(), sequences()[0]
+        with pytest.raises(ValueError, match="lengths are those of a batch"):
+            rnn(x, lengths=[4])
+        with pytest.raises(ValueError, match=r"give state.select\(0\)"):
+            rnn(x, rnn.initial_state(1))
+
+
+class TestSizes:
+    @pytest.mark.parametrize("kind", [HMLSTM, HRNN, LSTM, ClockworkRNN])
+    def test_one_size_and_a_number_of_layers(self, kind):
+        assert kind(16, 64, num_layers=3).hidden_sizes == kind(16, 64, 3).hidden_sizes == (64, 64, 64)
+        assert kind(16, [8, 9], num_layers=2).hidden_sizes == (8, 9)
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            ((16, 64), "num_layers"),
+            ((16, 64, 0), "num_layers must be a whole number"),
+            ((16, [8, 9], 3), "num_layers must be the number of hidden_sizes, 2"),
+        ],
+    )
+    def test_what_does_not_fit(self, arguments, words):
+        with pytest.raises(ValueError, match=words):
+            HMLSTM(*arguments)
+
+    @pytest.mark.parametrize(
+        ("habit", "words"),
+        [
+            ({"hidden_size": 64}, "give hidden_sizes"),
+            ({"proj_size": 8}, "Linear behind the network"),
+            ({"bidirectional": True}, "reversed sequence"),
+            ({"bias": False}, "detectors need theirs"),
+            ({"nonlinearity": "relu"}, "unexpected argument 'nonlinearity'"),
+        ],
+    )
+    def test_habits_that_are_refused_say_why_in_a_line(self, habit, words):
+        with pytest.raises(TypeError, match=words) as caught:
+            HMLSTM(16, [64, 64], **habit)
+        assert "\n" not in str(caught.value)
+
+    def test_defaults_of_lstm_are_taken(self):
+        HMLSTM(16, 64, num_layers=2, bias=True, batch_first=True, dropout=0.1, bidirectional=False, proj_size=0)
+
+
+class TestOutput:
+    def test_last_is_the_top_layer(self):
+        out, _ = network()(torch.randn(6, 2, 3, dtype=torch.float64))
+        last = out.last
+        assert torch.equal(last, out.h[-1])
+        again, _ = network()(torch.randn(6, 2, 3, dtype=torch.float64))
+        assert again.h[-1] is again.last, "written out once"
+
+    @pytest.mark.parametrize("use", [list, lambda out: out[0], lambda out: out[:, -1], lambda out: dict([*out])])
+    @pytest.mark.parametrize("packed", [False, True])
+    def test_who_takes_it_for_a_tensor_is_told(self, use, packed):
+        x = pack_sequence(sequences(), enforce_sorted=False) if packed else sequences()[0]
+        with pytest.raises(TypeError, match=r"is no tensor: \.last has the hidden states of the top layer, \.h"):
+            use(network()(x)[0])
+
+    def test_rates_count_steps_that_are_not_padded(self):
+        rnn = network()
+        x = torch.randn(9, 3, 3, dtype=torch.float64)
+        out, _ = rnn(x)
+        assert out.rates.tolist() == pytest.approx(out.z.mean((0, 1)).tolist())
+        assert ((out.rates > 0) & (out.rates < 1)).all()
+        lengths = [9, 2, 5]
+        out, _ = rnn(x, lengths=lengths)
+        assert out.rates.tolist() == pytest.approx((out.z.sum((0, 1)) / 16).tolist())
+        packed, _ = rnn(nn.utils.rnn.pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=False))
+        assert torch.equal(packed.rates, out.rates)
+        step, _ = rnn.step(x[0])
+        assert step.rates.shape == (2,)
+        assert LSTM(3, [4, 4])(torch.randn(5, 3))[0].rates.shape == (0,)
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    def test_outputs_and_states_are_trees(self, engine):
+        out, state = network(engine)(torch.randn(6, 2, 3, dtype=torch.float64))
+        for node, kind in ((out, HMLSTMOutput), (state, HMLSTMState), (out.steps[1], Piecewise)):
+            leaves, spec = pytree.tree_flatten(node)
+            assert leaves
+            assert all(isinstance(leaf, torch.Tensor) for leaf in leaves), "None and settings are no leaves"
+            again = pytree.tree_unflatten(leaves, spec)
+            assert type(again) is kind
+            assert pytree.treespec_loads(pytree.treespec_dumps(spec)) == spec
+            assert str(pytree.tree_flatten_with_path(node)[0][0][0][0]).startswith(".")
+        detached = pytree.tree_map(torch.Tensor.detach, out)
+        close(detached.h, out.h)
+        assert not detached.z.requires_grad
+        assert detached.steps[0].in_order == out.steps[0].in_order
+        packed, _ = network(engine)(pack_sequence(sequences(), enforce_sorted=False))
+        close(pytree.tree_map(lambda leaf: leaf, packed).last.data, packed.last.data)
