@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hmrnn.config import SMALLEST_SIGMA
-from hmrnn.mixture import FAR, LOG_SIGMA_BOUND, Density, bounded
+from hmrnn.domains.vectors.mixture import FAR, LOG_SIGMA_BOUND, Density, bounded
 
 FACTOR_BOUND = 10.0  # of what numbers share, against what each has of its own
 
