@@ -7,12 +7,21 @@ import os
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 
+import numpy as np
 import pytest
+from matplotlib.image import imread as read_png
 from support.commands import run, run_process
+from support.explorer.server import running, talking
 
-from hmrnn import TextModel, __version__
+from hmrnn import StrokeModel, TextModel, __version__
+from hmrnn.domains.strokes.config import WritingConfig
+from hmrnn.domains.strokes.data.points import to_json, to_strokes
+from hmrnn.domains.strokes.data.writing import write
+from hmrnn.domains.strokes.drawing import GIVEN
 from hmrnn.domains.text.marks import Marked
+from hmrnn.storage.shipped import located
 
 TEXT = "The value of the argument\nis a string.\n"
 PLAIN = str.maketrans("", "", "|‖")
@@ -197,3 +206,55 @@ def test_importing_hmrnn_is_quick():
     code = "import time; start = time.process_time(); import hmrnn; print(time.process_time() - start)"
     times = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(3)]
     assert min(map(float, times)) < 0.15
+
+
+@pytest.mark.timed
+def test_a_short_text_is_segmented_soon():
+    times = []
+    for _ in range(3):
+        before = os.times()
+        assert run_process("segment", "builtin", "--text", TEXT).returncode == 0
+        after = os.times()
+        times.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    assert min(times) < 3.0
+
+
+# The shipped model of handwriting
+
+
+def test_the_shipped_model_of_handwriting_writes(tmp_path):
+    done = run("generate", "builtin-strokes", "--max-new", "250", "--seed", "1", "--out", "hand.svg", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "hand.svg\n")
+    assert len(ET.parse(tmp_path / "hand.svg").findall(".//{*}path")) > 8, "letters, not one scribble"
+    shipped = located("builtin-strokes")
+    assert sum(path.stat().st_size for path in shipped.iterdir()) <= 2.5e6
+    made = WritingConfig(lines=6, words=(2, 2), seed=99)  # which it was not trained on
+    model = StrokeModel.from_pretrained("builtin-strokes")
+    lines = write(made)
+    nats = sum(model.log_likelihood(line.points) for line in lines) / sum(len(line.points) - 1 for line in lines)
+    assert nats > 2.0, "an untrained one has about -4"
+
+
+def test_what_was_given_has_another_colour_than_what_is_added(tmp_path):
+    (line,) = write(WritingConfig(lines=1, words=(1, 1)))
+    (tmp_path / "mine.jsonl").write_text(to_json(line.points) + "\n")
+    flags = ["--prime", "mine.jsonl", "--max-new", "60", "--seed", "1", "--out"]
+    for out, more in (("line.svg", []), ("moving.svg", ["--animated"])):
+        assert run("generate", "builtin-strokes", *flags, out, *more, cwd=tmp_path).returncode == 0
+        paths = ET.parse(tmp_path / out).findall(".//{*}path")
+        given = [path for path in paths if path.get("class") == "given"]
+        assert {path.get("stroke") for path in given} == {GIVEN}
+        assert {path.get("stroke") for path in paths if path not in given} == {None}
+        # The line to the first new point is new; what was given ends with its own strokes.
+        assert len(given) == len(to_strokes(line.points))
+        assert len(paths) > len(given)
+    assert run("generate", "builtin-strokes", *flags, "line.png", cwd=tmp_path).returncode == 0
+    pixels = read_png(tmp_path / "line.png")[..., :3].reshape(-1, 3)
+    colour = [int(GIVEN[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    assert (np.abs(pixels - colour).max(1) < 0.01).sum() > 50
+    assert (pixels.max(1) < 0.01).sum() > 50, "and black"
+
+
+def test_the_shipped_model_of_handwriting_is_explored():
+    with running([located("builtin-strokes")]) as host, talking(host) as client:
+        assert client.hello["runs"][0]["kind"] == "strokes"

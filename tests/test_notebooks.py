@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from nbclient import NotebookClient
+from torch.nn.utils.rnn import pack_sequence
 
 import hmrnn
 from hmrnn import HMLSTM, LSTM, Operation, SeriesModel, StrokeModel, Symbols, TextModel, TextModelConfig
@@ -49,6 +50,8 @@ def test_short_reprs():
     assert repr(Piecewise(torch.zeros(5, 3), torch.zeros(7, 2, dtype=torch.int64))) == (
         "Piecewise(7 x 2 steps, 5 of 3 units)"
     )
+    packed, _ = rnn(pack_sequence([torch.randn(4, 3), torch.randn(2, 3)]))
+    assert re.fullmatch(r"PackedOutput\(N=6, layers 4/5/6, rates [01]?\.\d\d [01]?\.\d\d\)", repr(packed))
     with torch.device("meta"):
         assert "layers 4/5/6" in repr(HMLSTM(3, [4, 5, 6]).initial_state(2))
 

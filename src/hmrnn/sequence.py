@@ -200,14 +200,7 @@ class HMLSTMOutput(NoTensor):
     operations: Tensor  # (T, B, L) int8: UPDATE, COPY or FLUSH; a soft boundary counts from 0.5
 
     def __repr__(self) -> str:
-        shape = ", ".join(f"{name}={size}" for name, size in zip("TB", sizes(self.z)[:-1], strict=False))
-        layers = "/".join(str(sizes(steps.values)[-1]) for steps in self.steps)
-        rates = ""
-        if type(self.z) is Tensor:  # and nothing without numbers
-            read = int((self.operations[..., 0] != COPY).sum())  # padded steps do not count
-            fired = (self.z > 0.5).flatten(0, -2).sum(0).tolist()
-            rates = "".join(f" {count / max(1, read):.2f}".replace(" 0.", " .") for count in fired)
-        return f"HMLSTMOutput({shape}, layers {layers}{rates and ', rates' + rates})"
+        return shown(self, self.z, "TB")
 
     @cached_property
     def h(self) -> tuple[Tensor, ...]:  # L times (T, B, H_l)
@@ -233,6 +226,9 @@ class PackedOutput(NoTensor):
     z: PackedSequence  # of (N, L-1)
     operations: PackedSequence  # of (N, L)
 
+    def __repr__(self) -> str:
+        return shown(self, self.z.data, "N")
+
     @cached_property
     def h(self) -> tuple[PackedSequence, ...]:  # L times, of (N, H_l)
         """The hidden states, written out."""
@@ -247,6 +243,16 @@ class PackedOutput(NoTensor):
     def rates(self) -> Tensor:  # (L-1,)
         """How often each detector fired."""
         return rates_of(self.z.data, self.operations.data)
+
+
+def shown(output: HMLSTMOutput | PackedOutput, z: Tensor, dimensions: str) -> str:
+    """An output in a line."""
+    shape = ", ".join(f"{name}={size}" for name, size in zip(dimensions, sizes(z)[:-1], strict=False))
+    layers = "/".join(str(sizes(steps.values)[-1]) for steps in output.steps)
+    rates = ""
+    if type(z) is Tensor:  # and nothing without numbers
+        rates = "".join(f" {rate:.2f}".replace(" 0.", " .") for rate in output.rates.tolist())
+    return f"{type(output).__name__}({shape}, layers {layers}{rates and ', rates' + rates})"
 
 
 def rates_of(z: Tensor, operations: Tensor) -> Tensor:
@@ -279,6 +285,7 @@ def register(kind: type[Any], *tensors: str, settings: tuple[str, ...] = ()) -> 
         to_dumpable_context=lambda context: context,
         from_dumpable_context=lambda context: context,
     )
+    torch.serialization.add_safe_globals([kind])  # plain data: files that hold one load with weights_only=True
 
 
 register(Piecewise, "values", "index", "tangents", "repeats", settings=("in_order",))

@@ -228,7 +228,7 @@ def remove_leftovers(directory: Path) -> None:
     """Files that a killed process was just writing."""
     for folder in (directory, directory / "best"):
         for name in names_in(folder):
-            if re.match(r"\.(training|teacher|model|config|symbols|metrics)\.", name):
+            if re.match(r"\.(training|teacher|model|config|symbols|columns|metrics)\.", name):
                 remove(folder / name)
 
 

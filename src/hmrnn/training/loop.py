@@ -30,7 +30,7 @@ from hmrnn.training.checkpoint import (
 )
 from hmrnn.training.distributed import Processes
 from hmrnn.training.metrics import Reporter
-from hmrnn.training.reports import report_update, report_validation
+from hmrnn.training.news import report, tell_validation
 from hmrnn.training.schedules import Checkpoints, LearningRate
 from hmrnn.training.stopping import STOPPED, stop_signals
 from hmrnn.training.task import Task, Validation
@@ -325,7 +325,7 @@ def train(training: Training, directory: Path, reporter: Reporter) -> str:
             now = time.monotonic()
             training.minutes = before + (now - start) / 60
             speed += (done.steps / (now - began) - speed) * (0.05 if speed else 1.0)
-            report_update(training, done, speed, reporter)
+            report(training, done, speed, reporter)
             if training.validation_due:
                 loss, _ = validate(training, directory, reporter)
                 training.rate.after(loss)
@@ -348,7 +348,7 @@ def train(training: Training, directory: Path, reporter: Reporter) -> str:
 def validate(training: Training, directory: Path, reporter: Reporter) -> tuple[float, bool]:
     """The loss, and whether it is the best so far: then the model is kept."""
     validation, improved = training.validate()
-    report_validation(training, validation, improved, reporter)
+    tell_validation(training, validation, improved, reporter)
     if improved:
         training.save_best(directory)
     return validation.loss, improved

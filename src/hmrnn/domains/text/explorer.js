@@ -70,7 +70,7 @@ class TextPanel extends Panel {
     const bits = data.surprisal[i];
     $(".where").textContent = `symbol ${i} of ${n}, surprisal ${bits === null ? "–" : `${bits.toFixed(3)} bits`}`;
     this.rows.forEach((cells, l) => {
-      const detects = l < data.z.length, [first, last] = detects ? around(data.z[l], i) : [0, 0];
+      const detects = l < data.z.length, [first, last] = detects ? around(data.z[l], i, this.run.delay) : [0, 0];
       const values = [l + 1, OPERATIONS[data.operations[l][i]], detects ? data.z_tilde[l][i].toFixed(3) : "–",
         detects ? (data.z[l][i] ? "yes" : "no") : "–", data.norms[l][i].toFixed(3),
         detects ? `${first}–${last} ${data.symbols.slice(first, Math.min(last + 1, first + 60)).map(visible).join(this.run.between)}` : "–"];
@@ -79,11 +79,11 @@ class TextPanel extends Panel {
   }
 }
 
-// The segment around a place.
-function around(z, i) {
+// The segment around a place. Detectors fire on its last symbol, or so many symbols later.
+function around(z, i, delay) {
   let first = i, last = i;
-  while (first > 0 && !z[first - 1]) first--;
-  while (last < z.length - 1 && !z[last]) last++;
+  while (first > 0 && !z[first - 1 + delay]) first--;
+  while (last < z.length - 1 && !z[last + delay]) last++;
   return [first, last];
 }
 

@@ -44,7 +44,7 @@ class TextRun(Run[TextModel]):
     def described(self) -> Answer:
         symbols = self.model.symbols
         own = {"unit": symbols.unit, "between": symbols.between, "on_unknown": self.on_unknown, "text": self.opening}
-        return {**super().described(), **own}
+        return {**super().described(), **own, "delay": self.model.delay}
 
     @cached_property
     def opening(self) -> str:

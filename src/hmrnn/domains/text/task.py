@@ -121,8 +121,8 @@ class TextTask:
     def uncertainty(self, streams: Streams, start: int, end: int, entropy: Tensor) -> Tensor:
         """(T, B, 2): by what the teacher knows of the symbols nearby, and by all that the model knows of the past."""
         # A stream's past is the end of the one before it; that of the text's start is the text's end.
-        nearby = streams.symbols(start - self.teacher.past, end + self.teacher.future)
-        return told(self.teacher, nearby, entropy)
+        past = streams.symbols(start - self.teacher.past, end)
+        return told(self.teacher, past, entropy)
 
     @torch.no_grad()
     def read(self, model: Pretrained, window: int, state: HMLSTMState | None) -> HMLSTMState:

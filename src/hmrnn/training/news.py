@@ -1,4 +1,4 @@
-"""What is told of a run while it is trained."""
+"""What a run tells of its updates and validations."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from hmrnn.training.loop import Training, Update
 
 
-def report_update(training: Training, done: Update, speed: float, reporter: Reporter) -> None:
-    """What an update did: into metrics.jsonl, and onto the screen."""
+def report(training: Training, done: Update, speed: float, reporter: Reporter) -> None:
+    """An update's news."""
     measure = training.task.measure
     if not done.applied:
         reporter.say(
@@ -41,8 +41,7 @@ def report_update(training: Training, done: Update, speed: float, reporter: Repo
     )
 
 
-def report_validation(training: Training, validation: Validation, improved: bool, reporter: Reporter) -> None:
-    """What came of a validation, in both places."""
+def tell_validation(training: Training, validation: Validation, improved: bool, reporter: Reporter) -> None:
     measure = training.task.measure
     told = {f"valid_{measure.name}": validation.loss, f"best_{measure.name}": training.best}
     reporter.record(
