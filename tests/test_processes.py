@@ -63,7 +63,7 @@ def test_interrupted_by_a_signal(text_file, tmp_path, number):
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     wait_for(lambda: lines_in(run / "metrics.jsonl") > 20)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 128 + number
     assert "Traceback" not in err
     assert f"hmrnn train text --resume {run}" in out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -140,14 +139,3 @@ class Explore(flags.Explore):
     """Open a page on this machine that shows a series and what the layers do."""
 
     examples = ("explore runs/motifs",)
-
-
-FLAGS: Mapping[str, type[flags.Command]] = {
-    "train": Train,
-    "eval": Evaluate,
-    "generate": Generate,
-    "segment": Segment,
-    "score": Score,
-    "figure": Figure,
-    "explore": Explore,
-}

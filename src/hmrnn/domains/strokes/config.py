@@ -12,12 +12,12 @@ from hmrnn.config import (
     LONGEST,
     OURS,
     DataConfig,
+    MadeDataConfig,
     Measure,
     NameOrFile,
     RunConfig,
     TrainingConfig,
     check_range,
-    check_seed,
     check_share,
     check_size,
     paper_training,
@@ -47,7 +47,7 @@ class StrokeModelConfig(VectorModelConfig):
 
 
 @dataclass(frozen=True)
-class WritingConfig:
+class WritingConfig(MadeDataConfig):
     """The built-in handwriting: words in a Hershey font, as an unsteady hand would draw them."""
 
     lines: int = 2000
@@ -66,11 +66,9 @@ class WritingConfig:
     """Standard deviation of the size of lines, relative to it."""
     speed: float = 0.2
     """Standard deviation of the distance between points, relative to it, between and within lines."""
-    seed: int = 0
-    """Random seed of the lines."""
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
+        super().__post_init__()
         check_size("lines", self.lines, 10**7)
         check_range("words", self.words, most=1000)
         if not 0.01 <= self.spacing < float("inf"):

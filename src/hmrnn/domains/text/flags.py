@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -45,7 +44,7 @@ class Train(flags.Train):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(flags.OfData):
-    """Measure how well a run predicts a text, in bits per character."""
+    """Measure how well a run predicts a text, in bits per character, byte or token."""
 
     examples = (
         "eval runs/novel",
@@ -175,7 +174,8 @@ class Score(flags.Score):
     data: NameOrFile | None = None
     """Text to read: ptb, text8, enwik8, builtin, planted, a file or a folder. By default the run's own."""
     gold: Path | None = None
-    """File with known words: one utterance a line, words separated by spaces. The run reads it without spaces."""
+    """File with known words: one utterance a line, words separated by spaces. The run reads it without spaces.
+    For a run on tokens: a segment a line."""
     first: int | None = None
     """Read only this many symbols from the start of the text."""
     reading: Reading = BY_DEFAULT
@@ -236,14 +236,3 @@ class Explore(flags.Explore):
         "explore runs/novel --compare runs/other",
     )
     reading: Reading = IN_EXPLORER
-
-
-FLAGS: Mapping[str, type[flags.Command]] = {
-    "train": Train,
-    "eval": Evaluate,
-    "generate": Generate,
-    "segment": Segment,
-    "score": Score,
-    "figure": Figure,
-    "explore": Explore,
-}

@@ -13,9 +13,9 @@ from hmrnn.config import ModelConfig
 from hmrnn.domains.network import recurrent
 from hmrnn.domains.vectors.evaluation import log_likelihoods
 from hmrnn.domains.vectors.generation import generate_points
+from hmrnn.domains.vectors.mixture import FAR, Density
 from hmrnn.domains.vectors.structure import LineSegmentation, segment_points
 from hmrnn.dropout import drop
-from hmrnn.mixture import FAR, Density
 from hmrnn.output import OutputEmbedding
 from hmrnn.recurrent import Recurrent
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState
