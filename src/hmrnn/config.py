@@ -153,7 +153,7 @@ class ModelConfig:
             )
 
 
-STANDARD_INPUT = "-"
+STANDARD_INPUT = Path("-")
 NameOrFile = Annotated[str, arg(metavar="NAME|FILE")]
 
 
@@ -230,8 +230,9 @@ class TrainingConfig:
     """or after so many minutes in all, whichever comes first. On the command line, --minutes alone lifts the limit of
     epochs. A cooldown then goes by the clock, too."""
     checkpoint_minutes: float | None = None
-    """Minutes from one checkpoint to the next; then there is one at each validation, too. By default every few seconds,
-    and at validations, but so rarely that they take 2 % of the time at most. There is always one at the end."""
+    """Minutes from one checkpoint to the next; then there is one at each validation, too. By default there is one every
+    5 seconds at first, in long runs every 5 minutes, and at validations; but they take 2 % of the time at most. There
+    is always one at the end."""
     seed: int = 0
     """The same seed gives the same model."""
 

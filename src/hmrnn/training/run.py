@@ -78,7 +78,7 @@ def train_run(
     A run that goes on keeps its settings: `run` may only set another end. `data_dir`, `engine` and `device` are its
     own, too, unless they are given. Data of the name - are read from standard input, and kept in the run.
     """
-    given = run.data.data == STANDARD_INPUT
+    given = run.data.data == str(STANDARD_INPUT)
     run = replace(run, data=replace(run.data, data=str(directory / GIVEN)) if given else run.data)
     run = replace(run, data=run.data.at_home())
     with joined() as processes, ExitStack() as stack:
