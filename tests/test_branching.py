@@ -20,7 +20,7 @@ from hmrnn.domains.text.config import PlantedConfig
 from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.domains.text.data.planted import planted
 from hmrnn.guidance import branching
-from hmrnn.guidance.branching import Branching
+from hmrnn.guidance.branching import PAST, Branching, bits_of_ends, tables_of
 from hmrnn.guidance.cuts import Text, cheapest, entropy_after, keys_of
 from hmrnn.guidance.last_three import LastThree
 from hmrnn.training import run as runs
@@ -103,9 +103,50 @@ def test_to_cut_again_uses_segments_of_the_first_cut_or_single_symbols(symbols, 
         places = (np.flatnonzero(ends) + 1).tolist()
         return {tuple(symbols[a:b]) for a, b in zip([0, *places], places, strict=False)}
 
-    again = text.cut_again(cut)
+    again = text.cut_again(cut, with_lexicon=data.draw(st.booleans()))
     assert again[text.hard].all()
     assert all(len(one) == 1 or one in segments(cut) for one in segments(again))
+
+
+def test_a_symbol_that_is_no_segment_costs_what_it_would_cost_to_add_it():
+    """Pairs of independent symbols: as tokens they have as many bits as their symbols, so that alone decides."""
+    pairs = np.random.default_rng(0).permutation(np.arange(16).repeat(8))
+    symbols = np.stack([pairs // 4, pairs % 4], axis=1).ravel()
+    cut = np.arange(len(symbols)) % 2 == 1
+    text = Text(symbols, 4, np.zeros(len(symbols), dtype=bool))
+    assert (text.cut_again(cut, with_lexicon=False) == cut).all()
+
+
+def test_ends_that_nothing_predicts_cost_a_bit_each():
+    """Though no run of symbols occurs twice, so that each would be predicted by itself."""
+    random = np.random.default_rng(0)
+    numbers, ends = random.integers(0, 10**6, 2000), random.random(2000) < 0.5
+    assert bits_of_ends(numbers, ends, 10**6) == pytest.approx(1, abs=0.02)
+
+
+def test_a_rare_segment_falls_apart_where_its_spelling_counts():
+    symbols = np.array([*range(32)] * 12)  # sixteen words of two symbols
+    cut = np.array([False, True] * 16 * 12)
+    joined = np.array([1, 33])  # twice, the first two of them are one segment
+    cut[joined] = False
+    text = Text(symbols, 32, np.zeros(len(symbols), dtype=bool))
+    assert not text.cut_again(cut, with_lexicon=False)[joined].any()
+    again = text.cut_again(cut, with_lexicon=True)
+    assert again[joined].all()
+    assert text.bits(again) < text.bits(cut)
+
+
+def test_a_run_of_one_symbol_may_be_a_segment():
+    """Blanks of a table: with one symbol of context an end follows each of them, or none."""
+    draw = np.random.default_rng(0)
+    words = draw.integers(1, 20, size=(30, 4))
+    lines = [np.append(words[draw.integers(30)], np.zeros(draw.choice([1, 8]))) for _ in range(800)]
+    symbols = np.concatenate(lines).astype(np.int64)
+    text = Text(symbols, 20, np.zeros(len(symbols), dtype=bool))
+    evidence = {key: bits for key, bits in branching.all_evidence(text).items() if key == (1, "forward")}
+    start = branching.best_start(text, evidence, 0.3)
+    assert start.cut[symbols == 0].any()
+    assert not start.cut[:-1][(symbols[:-1] == 0) & (symbols[1:] == 0)].any()
 
 
 @given(st.lists(st.integers(0, 0x10FFFF), min_size=1, max_size=30), st.integers(1, 4))
@@ -115,64 +156,33 @@ def test_runs_of_any_alphabet_are_told_apart(symbols, length):
     assert len(set(zip(keys, spelled, strict=True))) == len(set(keys)) == len(set(spelled))
 
 
-@given(st.dictionaries(st.lists(st.integers(0, 2), min_size=1, max_size=3).map(tuple), st.floats(0, 1, width=32)))
-def test_a_teacher_of_an_older_run_goes_by_the_longest_run_of_symbols_that_it_knows(shares):
-    """As its file says: how often a segment ended after each run of 1, 2 and 3 symbols."""
-    state = {"chosen": np.array([1.0, 2, 1, 1.5, 0.3])}
-    for length in (1, 2, 3):
-        own = {run: share for run, share in shares.items() if len(run) == length}
-        keys = np.array([keys_of(np.array(run), length)[0] for run in own], dtype=np.uint64)
-        order = np.argsort(keys)
-        state[f"keys{length}"] = keys[order].view(np.int64)
-        state[f"shares{length}"] = np.array(list(own.values()), dtype=np.float32)[order]
-    teacher = Branching.from_state_dict(state)
-    assert (teacher.rates, teacher.delay, teacher.past, teacher.future) == ((0.3,), 1, 2, 0)
-    read = np.random.default_rng(0).integers(3, size=(12, 2))
-    for found, at in zip(teacher.evidence(read), range(3, 13), strict=True):
-        for row in (0, 1):
-            runs = (tuple(read[at - length : at, row].tolist()) for length in (3, 2, 1))
-            assert found[row] == next((shares[run] for run in runs if run in shares), 0.0)
-    again = teacher.state_dict()
-    assert again.keys() == state.keys()
-    assert all((again[name] == state[name]).all() for name in state)
+@given(texts, st.data())
+def test_evidence_is_how_often_a_segment_ended_after_the_last_symbols(symbols, data):
+    """Of the longest run that occurred twice, each share drawn towards that of the run shorter by one."""
+    ends = data.draw(st.lists(st.booleans(), min_size=len(symbols), max_size=len(symbols)))
+    read = data.draw(st.lists(st.integers(0, 2), min_size=PAST, max_size=12))
+    tables = tables_of(np.array(symbols), np.array(ends), 3)
+    teacher = Branching((0.3,), 0, 1, "forward", 1.0, tables)
+    padded = [3] * PAST + symbols
+
+    def share(run):
+        """After a run, by hand."""
+        if not run:
+            return sum(ends) / len(ends)
+        seen = [e for i, e in enumerate(ends) if tuple(padded[i + 1 + PAST - len(run) : i + 1 + PAST]) == run]
+        shorter = share(run[1:])
+        return shorter if len(seen) < 2 else (sum(seen) + branching.DOUBT * shorter) / (len(seen) + branching.DOUBT)
+
+    found = teacher.evidence(np.array([read, read]).T)
+    for i, row in enumerate(found):
+        run = tuple(read[i : i + PAST])
+        known = [n for n in range(1, PAST + 1) if share_is_known(run[-n:], padded, len(symbols))]
+        expected = share(run[-max(known) :]) if known else 0.0
+        assert row.tolist() == pytest.approx([expected] * 2, abs=1e-6)
 
 
-def test_what_a_network_reads_is_cut_as_the_whole_text_is():
-    """Whatever the window: its edges are right, a line's end is hard, and labels wait with the detector."""
-    symbols, _ = made_words(1, 30, (2, 6))
-    text = Text(symbols, 31, symbols == 30)
-    cut = branching.improved(text, branching.starts(text, (0.31,))[0].cut, 3)
-    words = text.words(text.lexicon(cut))
-    whole = words.cut(symbols[:, None], 30)[:, 0]
-    assert whole[symbols == 30].all()
-    starts = np.arange(100, len(symbols) - 200, 97)
-    for delay in (0, 1):
-        teacher = branching.Cutting(words, 30, delay)
-        nearby = symbols[starts + np.arange(-teacher.past, 50 + teacher.future)[:, None]]
-        assert (teacher.evidence(nearby) == whole[starts - delay + np.arange(50)[:, None]]).all()
-
-
-def test_rare_segments_fall_apart_into_frequent_ones():
-    """A token costs its share of the lexicon, too: a segment that occurs twice is not worth its spelling."""
-    line = [0, 1, 3, 4] * 50 + [0, 1, 4, 3] * 2
-    cut = np.array([False, True] * (len(line) // 2))
-    cut[-7] = cut[-3] = False  # of the last lines, each is one segment
-    text = Text(np.array(line), 5, np.zeros(len(line), dtype=bool))
-    assert not text.cut_again(cut)[[-7, -3]].any()  # two tokens in place of four: 4, 3 is in no lexicon
-    line[-2:], line[-6:-4] = [3, 4], [3, 4]
-    text = Text(np.array(line), 5, np.zeros(len(line), dtype=bool))
-    assert text.cut_again(cut)[[-7, -3]].all()
-
-
-def test_a_run_of_one_symbol_may_be_a_segment():
-    """Blanks of a table: with one symbol of context there is an end after each of them, or after none."""
-    draw = np.random.default_rng(0)
-    symbols = np.concatenate(
-        [np.append(draw.integers(1, 20, size=5)[[0, 1, 0, 1, 2]], np.zeros(draw.choice([1, 8]))) for _ in range(2000)]
-    ).astype(np.int64)
-    found = branching.best_hierarchy(symbols, 20, None, branching.RATES)
-    inside = (symbols[:-1] == 0) & (symbols[1:] == 0)
-    assert not found.cuts[0][:-1][inside].any()
+def share_is_known(run, padded, count):
+    return sum(tuple(padded[i + 1 + PAST - len(run) : i + 1 + PAST]) == run for i in range(count)) > 1
 
 
 def made_words(seed: int, letters: int, lengths: tuple[int, int], words: int = 200, tokens: int = 6_000):
@@ -220,15 +230,17 @@ def test_words_with_spaces_have_no_layer_above_them_and_end_on_the_space():
     teacher = Branching.of(spaced, 28, line_end=26)
     assert len(teacher.rates) == 1
     assert teacher.delay == 0
-    fires = teacher.evidence(spaced[:, None])[:, 0] == 1
-    read = spaced[teacher.past : len(spaced) - teacher.future]
-    assert fires[read == 27].mean() > 0.99
-    assert fires[read < 26].mean() < 0.1
+    evidence = teacher.evidence(spaced[:, None])[:, 0]
+    assert (evidence[spaced[PAST - 1 :] == 27] > 0.9).all()
 
 
 def test_a_detector_waits_for_the_next_symbol_only_where_that_tells_much():
-    symbols, _ = made_words(1, 40, (1, 4))
-    assert Branching.of(symbols, 41, line_end=40).delay == 1
+    symbols, ends = made_words(1, 40, (1, 4))
+    teacher = Branching.of(symbols, 41, line_end=40)
+    assert teacher.delay == 1
+    evidence = teacher.evidence(np.concatenate([np.full(PAST - 1, 41), symbols])[:, None])[:, 0]
+    first_of_the_next = np.roll(ends, 1)
+    assert evidence[first_of_the_next].mean() > 2 * evidence[~first_of_the_next].mean(), "it is taught to fire there"
 
 
 def test_a_rate_that_is_given_stays():
@@ -241,9 +253,8 @@ def test_a_rate_that_is_given_stays():
 def test_short_texts_are_taken_too(symbols):
     teacher = Branching.of(np.array(symbols, dtype=np.uint8), 3)
     assert 0 < teacher.rates[0] <= 1
-    read = np.array(symbols * 60)[:, None]
-    assert set(teacher.evidence(read).flat) <= {0, 1}
-    assert len(teacher.evidence(read)) == len(read) - teacher.past - teacher.future
+    evidence = teacher.evidence(np.array(symbols * PAST)[:, None])
+    assert ((evidence >= 0) & (evidence <= 1)).all()
 
 
 def test_its_state_is_all_of_it():
@@ -252,12 +263,13 @@ def test_its_state_is_all_of_it():
     again = Branching.from_state_dict(teacher.state_dict())
     assert again.description() == teacher.description()
     assert (again.evidence(symbols[:500, None]) == teacher.evidence(symbols[:500, None])).all()
-    words = teacher.ends.words
+    keys, empty = teacher.state_dict()["keys2"], {"keys": np.zeros(0, np.int64), "shares": np.zeros(0, np.float32)}
     for wrong in (
         {"chosen": np.array([7.0, 1, 0, 1, 0.2])},
         {"chosen": np.array([0.0, np.inf, 0, 1, 0.2])},
-        {"lengths": words.lengths + 99},
-        {"keys": words.keys.view(np.int64)[::-1].copy()},
+        {"shares1": teacher.tables[0].shares + 2},
+        {"keys2": keys[::-1].copy()},
+        {f"{name}{length}": own for name, own in empty.items() for length in range(PAST + 1, 1000)},
     ):
         with pytest.raises(ValueError, match="teacher"):
             Branching.from_state_dict({**teacher.state_dict(), **wrong})
@@ -294,8 +306,7 @@ def test_detectors_are_steered_to_the_rates_that_were_found(text_file, tmp_path)
     told = training.task.loss(0, torch.Generator()).uncertainty()
     train = data.split("train").astype(np.int64)
     for row, start in enumerate(training.task.streams(0).starts[1:], start=1):
-        nearby = train[start - teacher.past : start + 10 + teacher.future]
-        expected = teacher.evidence(nearby[:, None])[:, 0]
+        expected = teacher.evidence(train[start - PAST + 1 : start + 10, None])[:, 0]
         entropy = told[:, row, 1]
         assert told[:, row, 0].numpy() == pytest.approx(expected, abs=1e-3 + 1e-4 * float(entropy.max()))
 

@@ -402,6 +402,16 @@ def test_the_choice_and_its_reason():
         assert "\n" not in reason
 
 
+@pytest.mark.parametrize("engine", ["native", "events", "triton"])
+def test_an_engine_that_was_asked_for_on_a_device_that_it_never_runs_on(engine):
+    """As after `.to("cuda")`; a machine without a GPU has a device without numbers to try it on."""
+    rnn = HMLSTM(2, [3, 3], engine=engine).to("meta")
+    for use in (lambda: rnn.engine, lambda: rnn(torch.zeros(4, 2, 2, device="meta"))):
+        with pytest.raises(ValueError, match=f"the {engine} engine runs on .*cpu.*the weights are on meta: move them"):
+            use()
+    assert HMLSTM(2, [3, 3]).to("meta").engine == "reference"
+
+
 def test_a_new_kind_of_boundary_is_computed_by_no_engine_that_does_not_declare_it(monkeypatch):
     cpu = torch.device("cpu")
     for name in ("auto", "native", "events"):

@@ -224,3 +224,79 @@ class TestOutput:
         assert detached.steps[0].in_order == out.steps[0].in_order
         packed, _ = network(engine)(pack_sequence(sequences(), enforce_sorted=False))
         close(pytree.tree_map(lambda leaf: leaf, packed).last.data, packed.last.data)
+
+
+class TestSurroundings:
+    """What else a program does to a module and its thread."""
+
+    def gradients(self, rnn, run) -> list[torch.Tensor]:
+        rnn.zero_grad()
+        run(rnn, torch.randn(9, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2)))
+        return [parameter.grad.clone() for parameter in rnn.parameters()]
+
+    @staticmethod
+    def plainly(rnn, x):
+        out, state = rnn(x)
+        (out.last.square().sum() + state.c[0].sum()).backward()
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_checkpointed_activations(self, engine, reentrant):
+        """Computed again in the backward pass: the same gradients, also with dropout."""
+
+        def run(rnn, x):
+            torch.manual_seed(3)
+            if reentrant:  # torch sees tensors only, and not what an output holds
+                last, c = torch.utils.checkpoint.checkpoint(tensors, rnn, x.requires_grad_(), use_reentrant=True)
+            else:
+                out, state = torch.utils.checkpoint.checkpoint(rnn, x, use_reentrant=False)
+                last, c = out.last, state.c[0]
+            (last.square().sum() + c.sum()).backward()
+
+        def tensors(rnn, x):
+            out, state = rnn(x)
+            return out.last, state.c[0]
+
+        def kept(rnn, x):
+            torch.manual_seed(3)
+            self.plainly(rnn, x)
+
+        rnn = network(engine, dropout=0.3, weight_drop=0.2)
+        close(self.gradients(rnn, run), self.gradients(rnn, kept))
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    def test_another_number_of_threads_between_forward_and_backward(self, engine):
+        def run(rnn, x):
+            before = torch.get_num_threads()
+            try:
+                torch.set_num_threads(3)
+                out, state = rnn(x)
+                torch.set_num_threads(1)
+                (out.last.square().sum() + state.c[0].sum()).backward()
+            finally:
+                torch.set_num_threads(before)
+
+        rnn = network(engine)
+        close(self.gradients(rnn, run), self.gradients(rnn, self.plainly))
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    def test_called_with_other_weights(self, engine):
+        rnn, other = network(engine), HMLSTM(3, [6, 5, 4], engine=engine, dtype=torch.float64)
+        x = sequences()[1]
+        found, _ = torch.func.functional_call(rnn, dict(other.named_parameters()), (x,))
+        close(found.last, other(x)[0].last)
+        found.last.sum().backward()
+        assert all(parameter.grad is None for parameter in rnn.parameters())
+        assert other.layers[0].W.grad is not None
+
+    def test_backward_in_another_thread(self):
+        from threading import Thread
+
+        def run(rnn, x):
+            out, state = rnn(x)
+            worker = Thread(target=(out.last.square().sum() + state.c[0].sum()).backward)
+            worker.start()
+            worker.join()
+
+        rnn = network()
+        close(self.gradients(rnn, run), self.gradients(rnn, self.plainly))

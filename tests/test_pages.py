@@ -42,11 +42,30 @@ def commands(page: Path) -> list[str]:
     return [line for block in blocks(page, "sh|console") for line in block.splitlines() if line.strip()]
 
 
+# What is asked of some blocks once they have run: that the words which they promise are found.
+AFTERWARDS = {
+    "guide = Guide(model.rnn": """
+from hmrnn.domains.text.known import at_separators
+from hmrnn.structure.scores import baselines, score
+found, words = out.z[:, 0, 0].numpy() > 0.5, at_separators(symbols.decode(test))
+where = max(words, key=lambda name: score(found, words[name]).f1)
+own, chance = score(found, words[where]).f1, baselines(found, words[where])["random"].f1
+assert own > 0.45 and own > 3 * chance, (own, chance)
+"""
+}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_runs(page, tmp_path):
     for block in blocks(page, "python"):
+        block += "".join(more for start, more in AFTERWARDS.items() if start in block)
         done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=300, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
+
+
+def test_the_blocks_that_promise_something_are_there():
+    everything = "".join(page.read_text() for page in PAGES)
+    assert all(everything.count(start) == 1 for start in AFTERWARDS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

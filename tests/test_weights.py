@@ -3,6 +3,7 @@ parametrizations; and tensors that do not lie in memory as they look."""
 
 from __future__ import annotations
 
+import itertools
 import warnings
 
 import pytest
@@ -244,6 +245,31 @@ def test_detectors_that_can_not_be_constrained_say_so(how, why):
         rnn.constrain_detectors(0.1)
     for w, old in zip(rnn.parameters(), before, strict=True):
         torch.testing.assert_close(w, old, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("left", [0, 16])
+def test_native_reads_no_storage_that_was_freed(call, left):
+    """As FSDP and others free the storage of a tensor and leave its shape. Of all weights, in their order."""
+    for l, name in PRESENT:
+        rnn = network()
+        weight = getattr(rnn.layers[l], name)
+        weight.untyped_storage().resize_(min(left, weight.untyped_storage().nbytes() - 4))
+        with pytest.raises(ValueError, match=rf"{name} has no memory"):
+            call(rnn)
+
+
+def test_native_reads_no_input_or_state_that_was_freed():
+    for kind, step in itertools.product(("x", "h", "c"), (False, True)):
+        rnn, x = network(), X.clone()
+        state = rnn.initial_state(2)
+        with torch.no_grad():
+            x_at_hand = x[0].clone() if step else x
+            freed = x_at_hand if kind == "x" else getattr(state, kind)[1]
+            rnn.step(X[0], state)
+            freed.untyped_storage().resize_(0)
+            with pytest.raises(ValueError, match="no memory"):
+                rnn.step(x_at_hand, state) if step else rnn(x_at_hand, state)
 
 
 def test_a_bias_that_is_made_from_another_is_shifted():

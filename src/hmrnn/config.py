@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from tyro.conf import Suppress, arg
 
@@ -179,6 +179,22 @@ class DataConfig:
     def at_home(self: Data) -> Data:
         """With an absolute path, so that a run can be resumed from another folder."""
         return replace(self, data=str(Path(self.data).absolute())) if self.is_path else self
+
+    @staticmethod
+    def migrated(content: dict[str, Any]) -> dict[str, Any]:
+        """What config.json says, in the names that settings have now."""
+        return content
+
+
+@dataclass(frozen=True)
+class MadeDataConfig:
+    """Data that is made by chance."""
+
+    seed: int = 0
+    """The same seed makes the same data."""
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
 
 @dataclass(frozen=True)

@@ -285,6 +285,7 @@ def register(kind: type[Any], *tensors: str, settings: tuple[str, ...] = ()) -> 
         to_dumpable_context=lambda context: context,
         from_dumpable_context=lambda context: context,
     )
+    torch.serialization.add_safe_globals([kind])  # plain data: files that hold one load with weights_only=True
 
 
 register(Piecewise, "values", "index", "tangents", "repeats", settings=("in_order",))

@@ -10,7 +10,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hmrnn import HMLSTM, engines
 from hmrnn.domains import DOMAINS
-from hmrnn.engines.triton import buffers
+from hmrnn.engines.triton import buffers, graphs
 from hmrnn.training import loop
 from hmrnn.training import run as training_run
 from hmrnn.training.checkpoint import SavedRun
@@ -88,6 +88,42 @@ def no_wait() -> dict[str, object]:
                 window(rnn, 5)
                 window(rnn, 5, boundaries=torch.ones(5, 4, 2, device=GPU))
     return {"launches": sum(launches.values())}
+
+
+class FakeGraph:
+    """A CUDA graph that records nothing. What is captured is made once for real, and replayed as nothing."""
+
+    def replay(self) -> None:
+        launches["replay"] += 1
+
+
+def no_wait_with_graphs() -> dict[str, object]:
+    """The same by CUDA graphs. torch's own code captures and replays them; only what asks a driver is replaced."""
+
+    def nothing(*_: object, **__: object) -> nullcontext[None]:
+        return nullcontext()
+
+    def synchronize() -> None:
+        launches["synchronize"] += 1  # torch waits around the capture, but must never do so in a replay
+
+    made = {"CUDAGraph": FakeGraph, "graph": nothing, "Stream": nothing, "stream": nothing, "synchronize": synchronize}
+    for name, fake in made.items():
+        setattr(torch.cuda, name, fake)
+    torch.cuda.graphs.graph_pool_handle = nothing
+    torch.Tensor.data_ptr = lambda tensor: id(tensor)  # so that inputs are copied to where the graph reads them
+    graphs.wanted = lambda device: device.type == GPU
+    counts = {}
+    with fake_gpu() as watch:
+        for precision in ("float32", "bfloat16"):
+            rnn = HMLSTM(6, [5, 4, 3], engine="triton", device=GPU, precision=precision, dropout=0.5, weight_drop=0.5)
+            window(rnn, 5)
+            launches.clear()
+            copies = watch.seen["aten.copy_.default"]
+            rnn.zero_grad()
+            window(rnn, 5)
+            counts[precision] = dict(launches)
+            assert watch.seen["aten.copy_.default"] - copies > len(list(rnn.parameters()))
+    return counts | {"graphs": len(graphs.graphs)}
 
 
 def launches_of_a_step(engine: str = "triton") -> dict[str, object]:

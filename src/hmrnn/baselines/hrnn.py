@@ -16,7 +16,13 @@ LOOKBACK = 10  # symbols before a symbol that decide on its boundaries, and more
 
 
 class HRNN(HMLSTM):
-    """An HM-LSTM whose every call must give `boundaries`. Its detectors are not used, nor trained."""
+    """An HM-LSTM whose every call must give `boundaries`. Its detectors are not used, nor trained.
+
+    With layer normalisation, boundaries should be nested: one of layer 2 only where layer 1 has one, too, which
+    `boundaries.cumprod(-1)` makes sure of. Otherwise a layer may UPDATE or FLUSH before it was handed anything, and
+    after a few such events its gradient overflows (docs/deviations.md). In a training loop of your own,
+    `torch.nn.utils.clip_grad_norm_(…, error_if_nonfinite=True)` notices.
+    """
 
     needs_boundaries = True
 

@@ -21,8 +21,13 @@ def check_request(requested: str) -> None:
 
 
 def choose(requested: str, boundary: str, device: torch.device, dtype: torch.dtype) -> tuple[str, str]:
-    """The engine to use, and why, in one line: the requested one, or the first after it that can do it."""
+    """The engine to use, and why, in one line: the requested one, or the first after it that can do it.
+
+    One that was requested for a device which it never runs on is a mistake.
+    """
     engines = list(ENGINES.values())
+    if requested != "auto" and (elsewhere := ENGINES[requested].elsewhere(device)):
+        raise ValueError(f"{elsewhere}: move them, or use engine='auto'")
     tried = [e for e in engines if not e.opt_in] if requested == "auto" else engines[list(ENGINES).index(requested) :]
     reason = ""
     for engine in tried:

@@ -69,14 +69,21 @@ class Engine:
         """Why it can't be used, in one line. Empty if it can."""
         return self.unsupported(boundary, device, dtype) or self.missing(device, dtype)
 
+    def elsewhere(self, device: torch.device) -> str:
+        """Why it can't be used on a device, whatever is computed there. Empty if it can."""
+        if self.devices is None or device.type in self.devices:
+            return ""
+        return (
+            f"the {self.name} engine runs on {' and '.join(sorted(self.devices))}, and the weights are on {device.type}"
+        )
+
     def unsupported(self, boundary: str, device: torch.device, dtype: torch.dtype) -> str:
         """The same by what it declares alone, whether it is installed or not."""
         if boundary not in self.boundaries:
             kinds = " and ".join(sorted(self.boundaries))
             return f"the {self.name} engine computes {kinds} boundaries, and these are {boundary}"
-        if self.devices is not None and device.type not in self.devices:
-            places = " and ".join(sorted(self.devices))
-            return f"the {self.name} engine runs on {places}, and the weights are on {device.type}"
+        if elsewhere := self.elsewhere(device):
+            return elsewhere
         if self.dtypes is not None and dtype not in self.dtypes:
             kinds = " and ".join(sorted(str(kind).removeprefix("torch.") for kind in self.dtypes))
             return f"the {self.name} engine computes in {kinds}, and the weights are {dtype}"

@@ -26,6 +26,7 @@ from hmrnn.explorer.guard import Guard
 from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.requests import MOST_SYMBOLS, Refused, Request
 from hmrnn.explorer.runs import Answers, Run
+from hmrnn.structure.reading import PredictsNothing
 
 MOST_USERS = 200
 MOST_REQUESTS = 100  # under way at one time: more are told to come again
@@ -38,7 +39,7 @@ PAGE = {
     "": ("page.html", "text/html"),
     "explorer.css": ("explorer.css", "text/css"),
     "icon.svg": ("icon.svg", "image/svg+xml"),
-    **{name: (name, "text/javascript") for name in ("explorer.js", "asking.js", "picture.js")},
+    **{name: (name, "text/javascript") for name in ("explorer.js", "panels.js", "asking.js", "picture.js")},
 }
 TEMPLATES = b"<!-- the templates of each domain: its explorer.html -->\n"
 log = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class Conversation:
         last: dict[str, Any] = {"done": True}
         try:
             await asyncio.wait_for(self.tell(number, answers, pace), TIME_LIMIT)
-        except Refused as error:
+        except (Refused, PredictsNothing) as error:
             last = {"error": str(error)}
         except asyncio.TimeoutError:
             last = {"error": f"this took longer than {TIME_LIMIT:.0f} seconds"}

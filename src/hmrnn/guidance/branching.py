@@ -6,8 +6,7 @@
 3. Layers. The same is done to the sequence of segments, as if they were symbols, as long as that shortens the code: the
    text as tokens of the topmost layer, its distinct segments spelled in those of the layer below, down to symbols.
    Of all rates the one wins whose hierarchy has the fewest bits.
-4. Teaching. What a network reads in training is cut by that lexicon, too, and detectors are to fire where segments end;
-   or one symbol later, if much of where they end can be told from the next symbol only.
+4. Projection. A detector sees only the past. What it is taught is how often a segment ends after the last few symbols.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hmrnn.guidance.cuts import LONGEST, STRETCH, Ends, Floats, Integers, Text, Words, entropy_after, keys_of
-from hmrnn.guidance.last_five import LastFive
+from hmrnn.guidance.cuts import STRETCH, Ends, Floats, Integers, Keys, Text, entropy_after, keys_of
 
 Direction = Literal["forward", "both"]
 
@@ -33,8 +31,7 @@ CONTEXTS_ABOVE = (1, 2)
 ROUNDS = 3  # of cutting again, at most
 MOST_LAYERS = 4
 PROMISING = 5  # cuts of a sequence of segments that are cut again
-BEFORE, AFTER = 32, 24  # symbols that are cut along with what is read, so that its ends are right
-PAST = 5  # symbols by which it is told how well the past tells where segments end
+PAST = 5  # symbols that a detector's targets depend on
 MOST_PAST = 16  # symbols of any context or past in a file
 DOUBT = 2.0  # how many symbols' worth of evidence a shorter context is, in that of a longer one
 WORTH = 0.03  # bits a symbol that waiting for the next symbol must save
@@ -62,44 +59,11 @@ class Hierarchy:
         return tuple(float(cut.mean()) for cut in self.cuts)
 
 
-class Cutting(NamedTuple):
-    """Where the segments of any stretch of text end: it is cut by the lexicon of the lowest layer."""
+class Table(NamedTuple):
+    """How often a segment ends after each run of symbols."""
 
-    words: Words
-    line_end: int | None
-    delay: int
-
-    @property
-    def past(self) -> int:
-        """Symbols before the first step that `evidence` needs to see,"""
-        return BEFORE + self.delay
-
-    @property
-    def future(self) -> int:
-        """and after the last one."""
-        return AFTER - self.delay
-
-    def evidence(self, symbols: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """(past + T + future, B) symbols to (T, B): 1 where a detector is to fire, else 0."""
-        return self.words.cut(symbols, self.line_end)[BEFORE : len(symbols) - AFTER].astype(np.float32)
-
-    def state_dict(self) -> dict[str, npt.NDArray[Any]]:
-        line_end = np.array([-1 if self.line_end is None else self.line_end])
-        return {**self.words._asdict(), "keys": self.words.keys.view(np.int64), "line_end": line_end}
-
-    @staticmethod
-    def from_state_dict(state: Mapping[str, npt.NDArray[Any]], delay: int) -> Cutting:
-        """What `state_dict` gave, among others. Anything else is refused."""
-        keys, lengths, bits, single = (state[name] for name in Words._fields)
-        (line_end,) = state["line_end"].tolist()
-        fits = all(one.dtype == np.int64 for one in (keys, lengths, state["line_end"]))
-        fits = fits and keys.ndim == 1 and keys.shape == lengths.shape == bits.shape and single.ndim == 1
-        fits = fits and bits.dtype == single.dtype == np.float32 and bool(np.isfinite(np.append(bits, single)).all())
-        fits = fits and bool(((lengths >= 1) & (lengths <= LONGEST)).all()) and bool((np.diff(lengths) >= 0).all())
-        words = Words(np.ascontiguousarray(keys).view(np.uint64), lengths, bits, single)
-        if not fits or not -1 <= line_end < len(single) or not words.in_order:
-            raise ValueError("this is not what a teacher knows")
-        return Cutting(words, None if line_end < 0 else line_end, delay)
+    keys: Keys  # (V,), sorted
+    shares: npt.NDArray[np.float32]  # (V,)
 
 
 @dataclass(frozen=True)
@@ -111,7 +75,7 @@ class Branching:
     context: int  # symbols whose entropy the search started from,
     direction: Direction  # and where they lay
     bits: float  # a symbol: the code of the text
-    ends: Cutting | LastFive  # where the first detector is to fire; LastFive in older runs
+    tables: tuple[Table, ...]  # of the last 1, 2, … PAST symbols
 
     @staticmethod
     def of(
@@ -124,21 +88,25 @@ class Branching:
         cut = found.cuts[0]
         now, later = (bits_of_ends(numbers, np.roll(cut, delay), alphabet) for delay in (0, 1))
         delay = int(later < now - WORTH)
-        text = found.start.text
-        ends = Cutting(text.words(text.lexicon(cut)), line_end, delay)
         rates = found.rates if rate is None else (rate,)
-        return Branching(rates, delay, found.start.context, found.start.direction, found.bits, ends)
+        tables = tables_of(numbers, np.roll(cut, delay), alphabet)
+        return Branching(rates, delay, found.start.context, found.start.direction, found.bits, tables)
 
     @property
     def past(self) -> int:
-        return self.ends.past
-
-    @property
-    def future(self) -> int:
-        return self.ends.future
+        """Symbols before a step that `evidence` needs to see."""
+        return len(self.tables) - 1
 
     def evidence(self, symbols: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        return self.ends.evidence(symbols)
+        """(past + T, B) symbols to (T, B): how likely it is that a detector is to fire, from 0 to 1."""
+        steps = max(0, len(symbols) - self.past)
+        shares = np.zeros((steps, *symbols.shape[1:]), dtype=np.float32)
+        for length, table in enumerate(self.tables, start=1):
+            keys = keys_of(symbols[len(symbols) - steps - length + 1 :], length)
+            if len(table.keys) > 0:
+                place = np.minimum(np.searchsorted(table.keys, keys), len(table.keys) - 1)
+                shares = np.where(table.keys[place] == keys, table.shares[place], shares)
+        return shares
 
     def description(self) -> str:
         """In a line."""
@@ -153,18 +121,28 @@ class Branching:
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
         """All that it knows, as arrays."""
         numbers = [self.delay, self.context, self.direction == "both", self.bits, *self.rates]
-        return {"chosen": np.array(numbers, dtype=np.float64), **self.ends.state_dict()}
+        state: dict[str, npt.NDArray[Any]] = {"chosen": np.array(numbers, dtype=np.float64)}
+        for length, table in enumerate(self.tables, start=1):
+            state[f"keys{length}"], state[f"shares{length}"] = table.keys.view(np.int64), table.shares
+        return state
 
     @staticmethod
     def from_state_dict(state: Mapping[str, npt.NDArray[Any]]) -> Branching:
         """What `state_dict` gave. Anything else is refused."""
         delay, context, both, bits, *rates = (float(value) for value in state["chosen"])
+        count, odd = divmod(len(state) - 1, 2)
         fits = delay in (0, 1) and len(rates) > 0 and all(0 < rate <= 1 for rate in rates)
-        if not fits or not 1 <= context <= MOST_PAST:
+        fits = fits and 1 <= context <= MOST_PAST and 1 <= count <= MOST_PAST and not odd
+        tables = []
+        for length in range(1, min(count, MOST_PAST) + 1):
+            keys, shares = state[f"keys{length}"], state[f"shares{length}"]
+            fits = fits and keys.dtype == np.int64 and shares.dtype == np.float32 and keys.shape == shares.shape
+            fits = fits and keys.ndim == 1 and bool(((shares >= 0) & (shares <= 1)).all())
+            tables.append(Table(np.ascontiguousarray(keys).view(np.uint64), shares))
+            fits = fits and bool((tables[-1].keys[1:] > tables[-1].keys[:-1]).all())  # or no key is found
+        if not fits:
             raise ValueError("this is not what a teacher knows")
-        older = "keys1" in state
-        ends = LastFive.from_state_dict(state) if older else Cutting.from_state_dict(state, int(delay))
-        return Branching(tuple(rates), int(delay), int(context), "both" if both else "forward", bits, ends)
+        return Branching(tuple(rates), int(delay), int(context), "both" if both else "forward", bits, tuple(tables))
 
 
 def best_hierarchy(numbers: Integers, alphabet: int, line_end: int | None, rates: Sequence[float]) -> Hierarchy:
@@ -182,13 +160,13 @@ def best_hierarchy(numbers: Integers, alphabet: int, line_end: int | None, rates
     evidence = all_evidence(text)
 
     def hierarchy(i: int) -> Hierarchy:
-        return build(best_start(text, evidence, rates[i]), layers, rounds=1)
+        return build(best_start(text, evidence, rates[i]), layers, rounds=2)
 
     best = hierarchy(at)
     for step in (-1, 1):  # bits fall to a minimum, and rise again
         while 0 <= at + step < len(rates) and (next_one := hierarchy(at + step)).bits < best.bits:
             best, at = next_one, at + step
-    return build(best.start._replace(cut=best.cuts[0]), layers)
+    return best
 
 
 def all_evidence(text: Text) -> Mapping[tuple[int, Direction], Floats]:
@@ -242,10 +220,10 @@ def build(start: Start, most: int = MOST_LAYERS, rounds: int = ROUNDS) -> Hierar
 
 
 def improved(text: Text, cut: Ends, rounds: int) -> Ends:
-    """Cut again while that saves bits."""
+    """Cut again while that saves bits: first by what tokens cost, then by what they and their segments do."""
     bits = text.bits(cut)
     for i in range(rounds):
-        again = text.cut_again(cut, offset=i * STRETCH // ROUNDS)
+        again = text.cut_again(cut, with_lexicon=i > 0, offset=i * STRETCH // ROUNDS)
         fewer = text.bits(again)
         if fewer >= bits:
             break
@@ -264,18 +242,33 @@ def layer_above(layer: Text, rounds: int) -> Ends | None:
     return min((improved(layer, cut, rounds) for cut in cuts[:PROMISING]), key=layer.bits)
 
 
+def tables_of(numbers: Integers, ends: Ends, alphabet: int) -> tuple[Table, ...]:
+    """Of runs that occur at least twice, with each share drawn towards that of the shorter run."""
+    shares: Floats = np.full(len(numbers), float(ends.mean()))
+    tables = []
+    for length in range(1, PAST + 1):
+        keys, run, counts = runs(numbers, length, alphabet)
+        mixed = (np.bincount(run, ends)[run] + DOUBT * shares) / (counts[run] + DOUBT)
+        first = np.zeros(len(keys))
+        first[run] = mixed
+        kept = counts > 1
+        tables.append(Table(keys[kept], first[kept].astype(np.float32)))
+        shares = np.where(kept[run], mixed, shares)
+    return tuple(tables)
+
+
 def bits_of_ends(numbers: Integers, ends: Ends, alphabet: int) -> float:
     """A symbol: what it costs to tell the ends from the past. Each is left out of the counts that predict it."""
     shares: Floats = np.full(len(numbers), float(ends.mean()))
     for length in range(1, PAST + 1):
-        run, counts = runs(numbers, length, alphabet)
+        _, run, counts = runs(numbers, length, alphabet)
         shares = (np.bincount(run, ends)[run] - ends + DOUBT * shares) / (counts[run] - 1 + DOUBT)
     right = np.clip(np.where(ends, shares, 1 - shares), 1e-6, 1)
     return float(-np.log2(right).mean())
 
 
-def runs(numbers: Integers, length: int, alphabet: int) -> tuple[Integers, Integers]:
-    """Of the distinct runs of so many symbols: which of them ends with each symbol, and how often each occurs."""
+def runs(numbers: Integers, length: int, alphabet: int) -> tuple[Keys, Integers, Integers]:
+    """The distinct runs of so many symbols, which of them ends with each symbol, and how often each occurs."""
     padded = np.concatenate([np.full(length - 1, alphabet), numbers])
-    _, run, counts = np.unique(keys_of(padded, length), return_inverse=True, return_counts=True)
-    return run, counts
+    keys, run, counts = np.unique(keys_of(padded, length), return_inverse=True, return_counts=True)
+    return keys, run, counts

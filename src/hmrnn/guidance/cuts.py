@@ -68,30 +68,6 @@ class Lexicon(NamedTuple):
         return -np.log2(self.counts / len(self.tokens))
 
 
-class Words(NamedTuple):
-    """What it takes to cut a text by a lexicon: what a token of each of its segments costs."""
-
-    keys: Keys  # (V,): of segments, sorted by length, and by key
-    lengths: Integers  # (V,)
-    bits: npt.NDArray[np.float32]  # (V,)
-    single: npt.NDArray[np.float32]  # (alphabet,): of a symbol by itself that is no segment
-
-    @property
-    def in_order(self) -> bool:
-        """Whether keys are sorted, without which none is found."""
-        longer, larger = np.diff(self.lengths) > 0, self.keys[1:] > self.keys[:-1]
-        return bool((longer | ((np.diff(self.lengths) == 0) & larger)).all())
-
-    def cut(self, symbols: npt.NDArray[np.int64], line_end: int | None) -> Ends:
-        """(T, B) to (T, B): the cheapest cut of each column (Viterbi's algorithm)."""
-        steps, rows = symbols.shape
-        hard = symbols == (-1 if line_end is None else line_end)
-        hard[-1:] = True
-        text = Text(symbols.T.ravel(), len(self.single), hard.T.ravel())
-        stops = np.arange(1, rows + 1) * steps
-        return text.cheapest(self, stops).reshape(rows, steps).T
-
-
 class Text:
     """A text, with all that is needed to tell what a cut of it costs.
 
@@ -142,50 +118,42 @@ class Text:
     def bits(self, cut: Ends) -> float:
         return sum(self.code(self.lexicon(cut)))
 
-    def cut_again(self, cut: Ends, offset: int = 0) -> Ends:
+    def cut_again(self, cut: Ends, with_lexicon: bool, offset: int = 0) -> Ends:
         """The cheapest cut of all that use no segment but those of this one (Viterbi's algorithm).
 
-        A token costs its own bits, and its share of what its segment costs in the lexicon: so rare segments fall apart
-        into frequent ones. A symbol that is no segment may still be one, at what it would cost to add it. Stretches are
-        cut one by one: at hard ends, and at an end in about every STRETCH symbols, counted from `offset`.
+        A token costs its own bits; `with_lexicon` also its part of what its segment costs there, so that rare segments
+        fall apart into frequent ones. A symbol that is no segment may still be one, at what it would cost to add it.
+        Stretches are cut one by one: at hard ends, and at an end in about every STRETCH symbols, counted from `offset`.
         """
         lexicon = self.lexicon(cut)
+        longest = int(min(LONGEST, (lexicon.ends - lexicon.starts).max()))
+        tokens = lexicon.token_bits + (self.spelled(lexicon) / lexicon.counts if with_lexicon else 0.0)
+        costs = self._costs(lexicon, tokens, longest)
+        new = self.symbol_bits + np.log2(self.alphabet) + np.log2(len(lexicon.tokens))
+        costs[:, 0] = np.minimum(costs[:, 0], new)
         wanted = np.arange(STRETCH + offset, len(self), STRETCH)
         found = np.searchsorted(lexicon.places, wanted)
         stops = np.union1d(lexicon.places[found[found < len(lexicon.places)]], np.flatnonzero(self.hard)) + 1
-        return self.cheapest(self.words(lexicon), stops)
+        return cheapest(costs, np.concatenate([[0], stops[:-1]]), stops)
 
-    def words(self, lexicon: Lexicon) -> Words:
-        lengths = lexicon.ends - lexicon.starts
-        order = np.lexsort((lexicon.keys, lengths))
-        order = order[lengths[order] <= LONGEST]
-        bits = lexicon.token_bits + self.spelled(lexicon) / lexicon.counts
-        single = np.full(self.alphabet, np.log2(len(self)))  # of symbols that the text does not have
-        single[self.symbols] = self.symbol_bits
-        single += np.log2(self.alphabet) + np.log2(len(lexicon.tokens))
-        return Words(lexicon.keys[order], lengths[order], bits[order].astype(np.float32), single.astype(np.float32))
-
-    def cheapest(self, words: Words, stops: Integers) -> Ends:
-        """The cheapest cut into words of each stretch between stops, the last of which is the text's end."""
-        return cheapest(self._costs(words), np.concatenate([[0], stops[:-1]]), stops)
-
-    def _costs(self, words: Words) -> npt.NDArray[np.float32]:
-        """(T, longest): of the segment of 1, 2, … symbols that ends with each; infinite if there is none."""
-        longest = int(words.lengths.max(initial=1))
-        bounds = np.searchsorted(words.lengths, np.arange(1, longest + 2))
+    def _costs(self, lexicon: Lexicon, tokens: Floats, longest: int) -> npt.NDArray[np.float32]:
+        """(T, longest): of the segment of 1, 2, … symbols that ends with each; infinite if the lexicon has none."""
         costs = np.full((len(self), longest), np.inf, dtype=np.float32)
         line: Integers = np.cumsum(self.hard) - self.hard
-        at = np.arange(len(self))
-        for length, first, end in zip(range(1, longest + 1), bounds, bounds[1:], strict=False):
-            if first == end:
-                continue
-            keys, starts = words.keys[first:end], at[: len(self) - length + 1]
-            found = self.keys(starts, starts + length)
-            place = np.minimum(np.searchsorted(keys, found), len(keys) - 1)
+        lengths = lexicon.ends - lexicon.starts
+        at = np.arange(len(self) + 1)
+        for length in np.unique(lengths[lengths <= longest]).tolist():
+            own = np.flatnonzero(lengths == length)
+            found = self._stretches(at[: len(self) - length + 1], length)
+            keys = self._stretches(lexicon.starts[own], length)
+            order = np.argsort(keys)
+            place = order[np.minimum(np.searchsorted(keys[order], found), len(own) - 1)]
             known = (keys[place] == found) & (line[: len(found)] == line[length - 1 :])
-            costs[length - 1 :, length - 1] = np.where(known, words.bits[first:end][place], np.inf)
-        costs[:, 0] = np.minimum(costs[:, 0], words.single[self.symbols])
+            costs[length - 1 :, length - 1] = np.where(known, tokens[own][place], np.inf)
         return costs
+
+    def _stretches(self, starts: Integers, length: int) -> Keys:
+        return self.keys(starts, starts + length)
 
 
 def cheapest(costs: npt.NDArray[np.float32], starts: Integers, stops: Integers) -> Ends:

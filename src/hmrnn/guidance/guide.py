@@ -26,6 +26,7 @@ WEIGHT = 0.1  # of the auxiliary loss, if there is a teacher
 HELD_BACK = 0.01  # what is left of a slope that is held back: without any, z~ would be 1/2 whatever s_z is
 HELD_BACK_BY = 1000  # updates, in which it falls to that linearly
 MOST_WINDOWS = 256  # of one update: who accumulates the gradient of more has forgotten a step
+MOST_STEPS = 8  # of an optimizer without a window: an optimizer that calls another's step tells of each
 
 
 class Guide:
@@ -103,10 +104,11 @@ class Guide:
         self._entered = self._asked = False  # a window was; its loss was asked for
         self._excess: list[Tensor] = []  # of each window since the last step: of the detectors' biases, (L-1,)
         self._windows = 0  # since the last step
+        self._idle = 0  # steps of the optimizer since the last window
         if optimizer is not None:
             self._group = self._own_group(optimizer)
             own = weakref.ref(self)  # so that the optimizer does not keep a guide that nobody uses any more
-            optimizer.register_step_post_hook(lambda *_: guide.step() if (guide := own()) is not None else None)
+            optimizer.register_step_post_hook(lambda *_: guide._stepped() if (guide := own()) is not None else None)
 
     def _own_group(self, optimizer: Optimizer) -> int:
         """The number of the optimizer's first group that holds a parameter of the network."""
@@ -165,6 +167,7 @@ class Guide:
             self._seen, self._forward = Seen.of(self.rnn, *self._forward), None
             self._excess.append(torch.stack(excesses(self.rnn, self._seen, self.targets)))
         self._windows += 1
+        self._idle = 0
 
     def _look(self, call: Call, out: HMLSTMOutput) -> None:
         if self._forward is not None:
@@ -247,6 +250,12 @@ class Guide:
             like = next(self.rnn.parameters()).dtype
             self.rnn.shift_detectors([*(-FORCE * self.strength * excess).to(like)])
         self.skip()
+
+    def _stepped(self) -> None:
+        """After a step of the optimizer."""
+        self._idle += 1
+        if self._windows > 0 or self._idle > MOST_STEPS:
+            self.step()
 
     def skip(self) -> None:
         """In place of a step: forgets what was seen since the last one, as after a gradient that is not finite."""

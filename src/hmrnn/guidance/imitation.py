@@ -32,20 +32,16 @@ class Teacher(Protocol):
 
     @property
     def past(self) -> int:
-        """Symbols before a window that `evidence` needs to see,"""
-
-    @property
-    def future(self) -> int:
-        """and after it."""
+        """Symbols before a window that `evidence` needs to see."""
 
     def evidence(self, symbols: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """(past + T + future, B) symbols to (T, B): how much speaks for firing at each step."""
+        """(past + T, B) symbols to (T, B): how much speaks for firing at each step."""
 
 
 def told(teacher: Teacher, nearby: npt.NDArray[Any], uncertainty: Tensor) -> Tensor:
     """(T, B, 2): what the first detector learns from, and those above.
 
-    nearby        (past + T + future, B) symbols
+    nearby        (past + T, B) symbols
     uncertainty   (T, B): of what comes after each step, by all that the model knows
     """
     local = torch.from_numpy(teacher.evidence(nearby)).to(uncertainty)
@@ -61,9 +57,9 @@ def told_alone(teacher: Teacher, nearby: npt.NDArray[Any], seen: Seen) -> Tensor
 
 
 def extended(teacher: Teacher, symbols: Tensor) -> npt.NDArray[Any]:
-    """(T, B) to (past + T + future, B): a window whose neighbours nobody knows: its first and last symbols again."""
+    """(T, B) to (past + T, B): a window whose past nobody knows has its first symbol again."""
     numbers: npt.NDArray[Any] = symbols.detach().cpu().numpy().astype(np.int64)
-    return np.pad(numbers, ((teacher.past, teacher.future), (0, 0)), mode="edge")
+    return np.pad(numbers, ((teacher.past, 0), (0, 0)), mode="edge")
 
 
 def imitation(rnn: HMLSTM, seen: Seen, uncertainty: Tensor, rates: Sequence[float]) -> Tensor:

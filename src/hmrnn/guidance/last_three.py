@@ -16,8 +16,7 @@ COUNTED = 5_000_000  # symbols of a text: more would not tell more
 class LastThree:
     """The entropy of the symbol that follows each context of `ORDER` symbols, counted in a text."""
 
-    past = ORDER - 1  # symbols before a step that `evidence` needs to see,
-    future = 0  # and after it
+    past = ORDER - 1  # symbols before a step that `evidence` needs to see
     rates: Sequence[float] = ()  # it tells of none
     delay = 0  # a detector is to fire on a segment's last symbol
 

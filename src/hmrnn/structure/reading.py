@@ -14,6 +14,13 @@ from hmrnn.storage.pretrained import Pretrained
 from hmrnn.structure.operations import Steps, steps_of
 
 
+class PredictsNothing(ValueError):
+    """A model whose numbers overflow: its weights are too large, whoever made them."""
+
+    def __init__(self) -> None:
+        super().__init__("the model predicts nothing: its weights are too large, or not finite")
+
+
 @dataclass(frozen=True)
 class Place:
     """How far a model has come."""

@@ -11,12 +11,12 @@ from tyro.conf import arg
 from hmrnn.config import (
     MOST_LAYERS,
     DataConfig,
+    MadeDataConfig,
     Measure,
     NameOrFile,
     RunConfig,
     TrainingConfig,
     check_range,
-    check_seed,
     check_share,
     check_size,
 )
@@ -40,15 +40,20 @@ class SeriesModelConfig(VectorModelConfig):
     """Size of the output embedding."""
     components: int = 10
     """Gaussians in the mixture that predicts what comes next."""
+    rank: int = 0
+    """Of the part of each Gaussian's covariance that columns share. 0: the covariance is diagonal. For columns that
+    vary together from step to step, beyond what the past tells."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0 <= self.rank <= 100:
+            raise ValueError(f"rank must lie between 0 and 100; got {self.rank}")
         if self.model == "hrnn":
             raise ValueError("an hrnn must be given boundaries, and a series has none to give")
 
 
 @dataclass(frozen=True)
-class PlantedSeriesConfig:
+class PlantedSeriesConfig(MadeDataConfig):
     """The built-in series: motifs that repeat, joined without a jump; which ones are drawn depends on the regime."""
 
     sequences: int = 200
@@ -71,11 +76,9 @@ class PlantedSeriesConfig:
     """Standard deviation of the noise on each number, as a share of a motif's."""
     missing: float = 0.0
     """Share of the numbers that are missing."""
-    seed: int = 0
-    """The same seed makes the same series."""
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
+        super().__post_init__()
         check_size("sequences", self.sequences, 10**6)
         check_size("columns", self.columns, MOST_COLUMNS)
         check_size("motifs", self.motifs, 1000)

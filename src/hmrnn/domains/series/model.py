@@ -42,7 +42,7 @@ class SeriesModel(VectorModel[StepDensity]):
         config, width = config or SeriesModelConfig(), len(columns)
         super().__init__(config, width, 2 * width, engine)
         self.columns = tuple(columns)
-        self.head = StepHead(config.output_size, width, config.components, config.smallest_sigma)
+        self.head = StepHead(config.output_size, width, config.components, config.smallest_sigma, config.rank)
 
     @property
     def start(self) -> Values:

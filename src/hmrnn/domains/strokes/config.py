@@ -12,12 +12,12 @@ from hmrnn.config import (
     LONGEST,
     OURS,
     DataConfig,
+    MadeDataConfig,
     Measure,
     NameOrFile,
     RunConfig,
     TrainingConfig,
     check_range,
-    check_seed,
     check_share,
     check_size,
     paper_training,
@@ -47,7 +47,7 @@ class StrokeModelConfig(VectorModelConfig):
 
 
 @dataclass(frozen=True)
-class WritingConfig:
+class WritingConfig(MadeDataConfig):
     """The built-in handwriting: words in a Hershey font, as an unsteady hand would draw them."""
 
     lines: int = 2000
@@ -66,11 +66,9 @@ class WritingConfig:
     """Standard deviation of a line's size, as a share of it."""
     speed: float = 0.2
     """Standard deviation of the distance between points from line to line, and within a line, as a share of it."""
-    seed: int = 0
-    """The same seed draws the same lines."""
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
+        super().__post_init__()
         check_size("lines", self.lines, 10**7)
         check_range("words", self.words, most=1000)
         if not 0.01 <= self.spacing < float("inf"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -134,14 +133,3 @@ class Figure(flags.Figure):
 @dataclass(frozen=True, kw_only=True)
 class Explore(flags.Explore):
     """Serve a page on 127.0.0.1 on which one draws, and watches what the layers make of it."""
-
-
-FLAGS: Mapping[str, type[flags.Command]] = {
-    "train": Train,
-    "eval": Evaluate,
-    "generate": Generate,
-    "segment": Segment,
-    "score": Score,
-    "figure": Figure,
-    "explore": Explore,
-}

@@ -13,8 +13,8 @@ from torch import Tensor
 from hmrnn.domains.strokes.config import StrokeModelConfig
 from hmrnn.domains.strokes.data.points import Points
 from hmrnn.domains.strokes.inline import StrokeSegmentation
+from hmrnn.domains.strokes.mixture import MixtureHead, PointDensity
 from hmrnn.domains.vectors.model import VectorModel, VectorModelOutput
-from hmrnn.mixture import MixtureHead, PointDensity
 from hmrnn.structure.operations import Steps
 from hmrnn.structure.segments import Segment
 from hmrnn.training.batches import Line

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -41,7 +40,7 @@ class Train(flags.Train):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(flags.OfData):
-    """Measure how well a run predicts a text, in bits per character, with the state carried over the whole text."""
+    """Measure how well a run predicts a text, in bits per character or token. The state is carried over all of it."""
 
     data: NameOrFile | None = None
     """The text: ptb, text8, enwik8, builtin, planted, a file or a folder. By default the run's own."""
@@ -163,13 +162,15 @@ class Score(flags.Score):
     """Score the boundaries of each layer against known ones, beside what chance alone would reach.
 
     Known are the words of the text, between white space and punctuation: a boundary may be meant to fall before, on or
-    after what separates them, and each is scored. Of the planted hierarchy, its words and phrases are known.
+    after what separates them, and each is scored. Of the planted hierarchy, its words and phrases are known. Where
+    segments of tokens end, a file may tell (--gold).
     """
 
     data: NameOrFile | None = None
     """The text: ptb, text8, enwik8, builtin, planted, a file or a folder. By default the run's own."""
     gold: Path | None = None
-    """Instead: a file with an utterance a line, words separated by spaces. The run reads it without spaces."""
+    """Instead: a file with an utterance a line, words separated by spaces. The run reads it without spaces. For a run
+    on tokens: a file with a segment a line."""
     first: int | None = None
     """Only so many symbols, from the start of the text."""
     reading: Reading = BY_DEFAULT
@@ -222,14 +223,3 @@ class Explore(flags.Explore):
     """Serve a page on 127.0.0.1 on which one types, and watches what the layers make of it."""
 
     reading: Reading = IN_EXPLORER
-
-
-FLAGS: Mapping[str, type[flags.Command]] = {
-    "train": Train,
-    "eval": Evaluate,
-    "generate": Generate,
-    "segment": Segment,
-    "score": Score,
-    "figure": Figure,
-    "explore": Explore,
-}

@@ -13,7 +13,7 @@ from torch import Tensor
 from hmrnn.domains.text.config import OnUnknown
 from hmrnn.domains.text.reading import PIECE, read_on, unseen
 from hmrnn.engines.native.streams import TextStream
-from hmrnn.structure.reading import Place, Read
+from hmrnn.structure.reading import Place, PredictsNothing, Read
 
 if TYPE_CHECKING:
     from hmrnn.domains.text.model import TextModel
@@ -42,7 +42,7 @@ class Sampling:
         """(symbols,) float64, from unnormalised log-probabilities."""
         logits = logits.double()
         if logits.isnan().any():
-            raise ValueError("the model predicts nothing: its weights are not finite")
+            raise PredictsNothing
         if self.temperature == 0:
             return (torch.arange(len(logits), device=logits.device) == logits.argmax()).double()
         # The largest becomes 0, so that no temperature, however small, makes infinity minus infinity of it.

@@ -20,7 +20,7 @@ from hmrnn.domains.text.generation import Sampling, generate
 from hmrnn.domains.text.structure import Segmentation, segment
 from hmrnn.dropout import drop
 from hmrnn.output import OutputEmbedding, SoftmaxHead
-from hmrnn.sequence import HMLSTMOutput, HMLSTMState, Piecewise
+from hmrnn.sequence import HMLSTMOutput, HMLSTMState, Piecewise, register
 from hmrnn.storage.files import MOST_JSON, read_bytes
 from hmrnn.storage.pretrained import Pretrained
 
@@ -29,6 +29,9 @@ from hmrnn.storage.pretrained import Pretrained
 class TextModelOutput:
     logits: Tensor  # (T, B, symbols): unnormalised log-probabilities of the symbol after each step
     rnn: HMLSTMOutput
+
+
+register(TextModelOutput, "logits", "rnn")
 
 
 class TextModel(Pretrained):

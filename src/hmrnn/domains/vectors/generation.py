@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hmrnn.domains.vectors.reading import read_on
-from hmrnn.structure.reading import Place, Read
+from hmrnn.structure.reading import Place, PredictsNothing, Read
 from hmrnn.training.batches import Line
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def write_on(
     while True:
         expected = place.expected[0, 0].to("cpu")
         if not expected.log_pi.isfinite().any():
-            raise ValueError("the model predicts nothing: its weights are not finite")
+            raise PredictsNothing
         drawn = expected.biased(bias).sample(generator)
         points = model.in_units(drawn.to(model.mean)).to("cpu", torch.float32).unsqueeze(0)
         read = read_on(model, points, place, generator)

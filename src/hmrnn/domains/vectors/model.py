@@ -13,9 +13,9 @@ from hmrnn.config import ModelConfig
 from hmrnn.domains.network import recurrent
 from hmrnn.domains.vectors.evaluation import log_likelihoods
 from hmrnn.domains.vectors.generation import generate_points
+from hmrnn.domains.vectors.mixture import FAR, Density
 from hmrnn.domains.vectors.structure import LineSegmentation, segment_points
 from hmrnn.dropout import drop
-from hmrnn.mixture import Density
 from hmrnn.output import OutputEmbedding
 from hmrnn.recurrent import Recurrent
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState
@@ -90,8 +90,9 @@ class VectorModel(Pretrained, Generic[Predicted]):
         return cast(Tensor, self.embedding(self.normalised(points)))
 
     def normalised(self, points: Tensor) -> Tensor:
-        """(..., D) -> (..., D): the coordinates in which densities are given."""
-        return (points.to(self.mean.dtype) - self.mean) / self.deviation
+        """(..., D) -> (..., D): the coordinates in which densities are given. What lies further away than FAR is put
+        there: beyond it, a network's numbers would overflow."""
+        return ((points.to(self.mean.dtype) - self.mean) / self.deviation).clamp(-FAR, FAR)
 
     def in_units(self, normalised: Tensor) -> Tensor:
         """(..., D) -> (..., D): back to the data's own units."""

@@ -128,6 +128,8 @@ class Steps:
                 fresh_h, fresh_c = new(state.h[l]), new(state.c[l])
                 self.spare[l] = fresh_h, fresh_c
                 new_h[l], new_c[l] = fresh_h.data_ptr(), fresh_c.data_ptr()
+        if not (all(h) and all(c)) or (x is not None and x.data_ptr() == 0):
+            raise ValueError("x or the state has no memory any more: its storage was freed")
         z, z_too, operations = new(state.z), new(state.z), new(self.operations)
         asked.rows, asked.threads, asked.slope = B, torch.get_num_threads(), slope
         asked.x, asked.symbols, asked.z = address(x), address(symbols), state.z.data_ptr()
