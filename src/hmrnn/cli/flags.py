@@ -15,6 +15,7 @@ from tyro.conf import Positional, arg
 
 from hmrnn.cli.metavars import Dir, NameOrFile, shown_as
 from hmrnn.config import (
+    STANDARD_INPUT,
     Device,
     Engine,
     ReadingConfig,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from hmrnn.domains import Domain
 
 Run = Annotated[Path, shown_as("RUN", located)]
-STANDARD_INPUT = Path("-")
 Split: TypeAlias = Literal["train", "valid", "test", "all"]
 BY_DEFAULT = ReadingConfig()
 OTHER_NAMES = {"directory": "--out"}  # flags that are not called like their setting
@@ -88,7 +88,7 @@ class Train(Command):
         check_device(self.device)
 
     def look(self, domain: Domain) -> None:
-        if self.resume is None and self.run.data.data != "-":
+        if self.resume is None and self.run.data.data != str(STANDARD_INPUT):
             self.run.data.check_there()
 
     def carry_out(self) -> None:

@@ -86,7 +86,7 @@ def train_run(
     Returns:
         How training ended, and the best validation.
     """
-    given = run.data.data == STANDARD_INPUT
+    given = run.data.data == str(STANDARD_INPUT)
     run = replace(run, data=replace(run.data, data=str(directory / GIVEN)) if given else run.data)
     run = replace(run, data=run.data.at_home())
     with joined() as processes, ExitStack() as stack:

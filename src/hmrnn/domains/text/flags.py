@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from hmrnn.cli import flags
 from hmrnn.cli.metavars import NameOrFile
-from hmrnn.config import UsageError, check_size
+from hmrnn.config import STANDARD_INPUT, UsageError, check_size
 from hmrnn.domains.text.config import (
     IN_EXPLORER,
     AdaptingConfig,
@@ -137,8 +137,14 @@ class Segment(flags.Segment):
     """Read files that are not UTF-8. A byte that is no character is an unknown symbol (--on-unknown)."""
     reading: Reading = BY_DEFAULT
 
+    @property
+    def of_layer(self) -> int | None:
+        """The one layer that is shown; None for all."""
+        one = self.lines or self.separator is not None
+        return self.layer or (1 if one else None)
+
     def check(self) -> None:
-        if self.text is not None and self.files != (flags.STANDARD_INPUT,):
+        if self.text is not None and self.files != (STANDARD_INPUT,):
             raise UsageError("--text is a text of its own: it can't be combined with files")
         if self.layer is not None:
             check_size("--layer", self.layer)
@@ -151,7 +157,7 @@ class Segment(flags.Segment):
 
     def look(self, domain: Domain) -> None:
         for file in self.files:
-            if file != flags.STANDARD_INPUT:
+            if file != STANDARD_INPUT:
                 flags.check_there(file, " or folder. To segment a text itself, pipe it, or use --text")
 
     def carry_out(self) -> None:
