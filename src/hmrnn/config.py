@@ -246,7 +246,7 @@ class TrainingConfig:
     """Stop after this many minutes of training in all. Without --epochs there is then no other limit.
     The learning rate decays by the clock."""
     checkpoint_minutes: float | None = None
-    """Minutes between checkpoints. By default seconds at first and 5 minutes in long runs, in at most 2 % of the time."""
+    """Minutes between checkpoints. By default seconds at first, 5 minutes in long runs, at most 2 % of the time."""
     seed: int = 0
     """Random seed. The same seed gives the same model on the same machine."""
 
