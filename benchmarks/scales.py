@@ -3,8 +3,9 @@
     python benchmarks/scales.py --data-dir ../shared/data --out runs/scales --seeds 0 1 2
 
 Each run is bounded by its epochs, so that it makes the same updates on a machine that is busy: at most three minutes on
-one core. Texts without spaces are written into --out: a sentence of Penn Treebank a line, and lines of 8 to 30 words of
-text8, which has none; what is scored are lines that no run was trained on. Results go to scales.jsonl in --out.
+one core. Texts without spaces are written into --out: a sentence of Penn Treebank a line, lines of 8 to 30 words of
+text8, which has none, and lines of German words and of words of 3,000 characters that are made here; what is scored are
+lines that no run was trained on. Results go to scales.jsonl in --out.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ from typing import Any, NamedTuple
 
 SPEECH_WORDS = 1300  # distinct words of the made-up speech: the most frequent ones of text8
 SPEECH_LINES = 10_000
+MADE_LINES = 6_000  # of texts that are made of known words
+GERMAN = """der die das ein eine und oder aber nicht ist war hat wird kann soll auf unter neben hinter mit ohne für
+gegen ich du er sie wir ihr schön groß klein alt neu schnell langsam warm kalt gehen kommen sehen hören lesen schreiben
+bauen finden suchen tragen über zwischen während"""
+NOUNS = """haus tür garten stadt wald berg see schiff bahn hof schule buch tisch stuhl licht wasser feuer luft erde
+stein holz brot milch kind mann frau hund katze vogel baum blume straße brücke"""  # German makes one word of two
 
 
 class Trial(NamedTuple):
@@ -33,6 +40,8 @@ TRIALS = {
     "ptb, spaces removed": Trial("ptb-unspaced", 1.0, ("--gold", "ptb-unspaced.gold")),
     "text8, spaces removed": Trial("text8-unspaced", 0.5, ("--gold", "text8-unspaced.gold")),
     "speech, spaces removed": Trial("speech", 10.0, ("--gold", "speech.gold")),
+    "German, spaces removed": Trial("german", 10.0, ("--gold", "german.gold")),
+    "3,000 characters": Trial("characters", 10.0, ("--gold", "characters.gold")),
     "ptb": Trial("ptb", 0.4, ()),
     "text8": Trial("text8", 0.0223, ("--first", "100000")),
     "planted": Trial("planted", 2.3, ()),
@@ -90,6 +99,8 @@ def makers(data_dir: Path) -> dict[str, Any]:
         "ptb-unspaced": lambda: ptb_lines(data_dir / "ptb"),
         "text8-unspaced": lambda: text8_lines(data_dir / "text8"),
         "speech": lambda: speech_lines(data_dir / "text8"),
+        "german": lambda: made_lines(german_words()),
+        "characters": lambda: made_lines(words_of_characters()),
     }
 
 
@@ -133,6 +144,25 @@ def speech_lines(folder: Path) -> tuple[list[str], list[str]]:
             stretch = []
     draw.shuffle(lines)
     return lines[: SPEECH_LINES - 700], lines[SPEECH_LINES - 700 : SPEECH_LINES]
+
+
+def german_words() -> list[str]:
+    nouns = NOUNS.split()
+    return [*GERMAN.split(), *nouns, *(first + second for first in nouns for second in nouns if first != second)]
+
+
+def words_of_characters(characters: int = 3000, words: int = 4000) -> list[str]:
+    """Words of one to three characters, as in Chinese."""
+    draw = random.Random(0)
+    letters = [chr(0x4E00 + i) for i in range(characters)]
+    return ["".join(draw.choices(letters, k=draw.choice((1, 2, 2, 2, 3)))) for _ in range(words)]
+
+
+def made_lines(words: list[str]) -> tuple[list[str], list[str]]:
+    """Words drawn by Zipf's law, some to a line."""
+    draw, weights = random.Random(0), [1 / rank for rank in range(1, len(words) + 1)]
+    lines = [" ".join(draw.choices(words, weights, k=draw.randint(2, 9))) for _ in range(MADE_LINES)]
+    return lines[:-500], lines[-500:]
 
 
 def chunks(words: list[str], draw: random.Random, fewest: int, most: int) -> Iterator[str]:

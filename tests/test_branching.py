@@ -313,6 +313,7 @@ def test_detectors_are_steered_to_the_rates_that_were_found(text_file, tmp_path)
 
 def test_a_run_from_before_there_were_teachers_goes_on_with_three_symbols(text_file, tmp_path, monkeypatch):
     run = run_settings(text_file, target_rate=0.18, epochs=1.0)
+    monkeypatch.setattr(branching, "WORTH", math.inf)  # no delay: there was none
     train_run(run, tmp_path / "run")
     (tmp_path / "run" / TEACHER).unlink()
     seen = []

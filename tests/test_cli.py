@@ -313,7 +313,7 @@ def test_figure(trained, tmp_path):
 
 def test_a_reader_that_has_enough(trained):
     command = f"{sys.executable} -m hmrnn generate {trained} --max-new 100000 --seed 1 | head -c 100"
-    done = subprocess.run(command, shell=True, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(command, shell=True, capture_output=True, check=False, timeout=300)
     assert len(done.stdout) == 100
     assert done.stderr == b""
 
@@ -370,7 +370,7 @@ def test_failures_exit_with_1_and_say_what_to_do(trained, tmp_path):
         (["train", "text", "--out", "r", "--data", "one"], "one: too short"),
         (["train", "text", "--out", "r", "--data", "same"], "same: all symbols are the same"),
         (["train", "text", "--out", "r", "--data", "short"], "short: too short.*--batch-size or --window"),
-        (["train", "text", "--out", "r", "--data", "bad"], "bad: not UTF-8: .*0xff at offset 2.*--bytes"),
+        (["train", "text", "--out", "r", "--data", "bad"], "bad: not UTF-8: .*0xff at offset 2.*--symbols bytes"),
         (["train", "text", "--out", "r", "--data", "folder"], "folder: there is no file in this folder"),
         (["train", "text", "--out", "r", "--data", "nowhere"], "nowhere: there is no such file or folder"),
         (["train", "text", "--out", "r", "--data", "text8", "--data-dir", "."], "text8.zip"),

@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, MixtureSameFamily, MultivariateNormal
 
-from hmrnn.mixture import (
-    FAR,
-    LOG_SIGMA_BOUND,
-    RHO_BOUND,
-    MixtureHead,
-    PointDensity,
-    density_of,
-)
+from hmrnn.domains.strokes.mixture import RHO_BOUND, MixtureHead, PointDensity, density_of
+from hmrnn.domains.vectors.mixture import FAR, LOG_SIGMA_BOUND
 
 K = 4
 

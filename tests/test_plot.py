@@ -240,7 +240,7 @@ def test_bad_usage(tmp_path):
     make(tmp_path / "text", updates([3.0]))
     make(tmp_path / "pen", updates([3.0], "nats"), "strokes")
     for arguments, what in [
-        (["text", "pen"], "text is a run on text and pen is a run on strokes: their losses do not compare"),
+        (["text", "pen"], "text is a run on text (bits per character) and pen is a run on strokes (nats a point"),
         ([], "say which runs to draw"),
         (["text", "--out", "curves.gif"], "--out curves.gif: its name must end in .pdf, .svg, .png"),
         (["text", "--out", "pen"], "--out pen: its name must end in"),

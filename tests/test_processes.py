@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
-from support import recorded_updates
+from safetensors.numpy import load_file
+from support import recorded_updates, taught
 from support.small_runs import (
     LONG_RUN,
     REGULARISED,
@@ -25,6 +27,7 @@ from support.small_runs import (
 
 from hmrnn.training import checkpoint
 from hmrnn.training.history import read_history
+from hmrnn.training.teachers import TEACHER
 
 
 def test_kill_9_at_random_moments(text_file, tmp_path):
@@ -60,7 +63,7 @@ def test_interrupted_by_a_signal(text_file, tmp_path, number):
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     wait_for(lambda: lines_in(run / "metrics.jsonl") > 20)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 128 + number
     assert "Traceback" not in err
     assert f"hmrnn train text --resume {run}" in out
@@ -103,6 +106,17 @@ def test_two_processes_guide_alike(text_file, tmp_path):
     fired = torch.stack([first[f"rates {update}"] for update in range(recorded_updates.UPDATES)])
     assert (fired[0] == 0).all()
     assert fired[-1, 0] > 0, "steered from a bias with which no detector fires"
+
+
+def test_two_processes_have_one_teacher(text_file, tmp_path):
+    """The first counts, and leaves it in the run."""
+    done = torchrun(taught.__file__, str(text_file), str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    first, second = (np.load(tmp_path / f"run.{rank}.npz") for rank in (0, 1))
+    assert first.files == second.files
+    assert all((first[name] == second[name]).all() for name in first.files)
+    kept = load_file(tmp_path / "run" / TEACHER)
+    assert all((kept[name] == first[name]).all() for name in kept)
 
 
 def test_two_processes_go_on_exactly(text_file, tmp_path):

@@ -116,7 +116,7 @@ def test_many_sequences_are_divided_as_they_are(tmp_path):
     np.save(tmp_path / "many.npy", np.random.default_rng(0).normal(size=(40, 7, 2)))
     data = load_series(SeriesDataConfig(str(tmp_path / "many.npy")))
     assert [len(data.numbers(name)) for name in ("train", "valid", "test")] == [36, 2, 2]
-    assert data.told() == "36 train, 2 valid, 2 test sequences of x1, x2"
+    assert data.description() == "36 train, 2 valid, 2 test sequences of x1, x2"
 
 
 def test_the_planted_series_repeats_its_motifs_and_knows_their_ends():

@@ -27,7 +27,9 @@ from hmrnn.training.distributed import Processes
 from hmrnn.training.loop import Training
 from hmrnn.training.run import train_run
 
-SMALL = SeriesModelConfig(embedding_size=5, hidden_sizes=(8, 7, 6), output_size=9, components=3, precision="float32")
+SMALL = SeriesModelConfig(
+    embedding_size=5, hidden_sizes=(8, 7, 6), output_size=9, components=3, rank=1, precision="float32"
+)
 PLANTED = PlantedSeriesConfig(sequences=24, steps=60, missing=0.1)
 
 
@@ -36,42 +38,74 @@ def make_model(width: int = 3) -> SeriesModel:
     return SeriesModel([f"x{d}" for d in range(width)], SMALL).double().eval()
 
 
-def density(width: int = 2, components: int = 3, seed: int = 0) -> StepDensity:
-    torch.manual_seed(seed)
-    head = StepHead(5, width, components).double()
-    return head.density(torch.randn(4, 5, dtype=torch.float64))._map(torch.Tensor.detach)
+RANKS = pytest.mark.parametrize("rank", [0, 2])
 
 
-def test_the_density_is_that_of_torch():
-    own, x = density(), torch.randn(4, 2, dtype=torch.float64)
-    each = torch.distributions.Independent(torch.distributions.Normal(own.mu, own.log_sigma.exp()), 1)
-    mixture = torch.distributions.MixtureSameFamily(torch.distributions.Categorical(logits=own.log_pi), each)
+def density(width: int = 2, components: int = 3, rank: int = 0) -> StepDensity:
+    torch.manual_seed(0)
+    head = StepHead(5, width, components, rank=rank).double()
+    return head.density(3 * torch.randn(4, 5, dtype=torch.float64))._map(torch.Tensor.detach)
+
+
+def of_torch(own: StepDensity, columns: list[int]) -> torch.distributions.Distribution:
+    """The same density of some columns alone."""
+    mu, sigma = own.mu[..., columns], own.log_sigma[..., columns].exp()
+    if own.factors.shape[-1] > 0:
+        factors = sigma.unsqueeze(-1) * own.factors[..., columns, :]
+        each = torch.distributions.LowRankMultivariateNormal(mu, factors, sigma.square())
+    else:
+        each = torch.distributions.Independent(torch.distributions.Normal(mu, sigma), 1)
+    return torch.distributions.MixtureSameFamily(torch.distributions.Categorical(logits=own.log_pi), each)
+
+
+@RANKS
+def test_the_density_is_that_of_torch(rank):
+    own, x = density(rank=rank), torch.randn(4, 2, dtype=torch.float64)
+    mixture = of_torch(own, [0, 1])
     torch.testing.assert_close(own.log_prob(x), mixture.log_prob(x), rtol=1e-12, atol=1e-12)
     gaussian = torch.distributions.Normal(0.0, mixture.variance.sqrt()).entropy().sum(-1)
     constant = 0.5 * (1 + math.log(2 * math.pi))
     torch.testing.assert_close(own.spread() + 2 * constant, gaussian, rtol=1e-10, atol=1e-10)
 
 
-def test_a_missing_number_is_marginalised():
-    own = density()
-    grid = torch.linspace(-60, 60, 200_001, dtype=torch.float64)
-    for step in range(4):
-        points = torch.stack([torch.full_like(grid, 0.3), grid], -1)
-        whole = torch.trapezoid(own[step].log_prob(points).exp(), grid)
-        alone = own[step].log_prob(torch.tensor([0.3, math.nan], dtype=torch.float64)).exp()
-        assert alone.item() == pytest.approx(whole.item(), rel=1e-6)
-    assert own.log_prob(torch.full((4, 2), math.nan, dtype=torch.float64)).tolist() == pytest.approx([0.0] * 4)
+@RANKS
+def test_a_missing_number_is_marginalised(rank):
+    own, x = density(4, rank=rank), torch.randn(4, 4, dtype=torch.float64)
+    for present in ([0, 1, 3], [2], [1, 2]):
+        points = torch.full_like(x, math.nan)
+        points[:, present] = x[:, present]
+        alone = of_torch(own, present).log_prob(x[:, present])
+        torch.testing.assert_close(own.log_prob(points), alone, rtol=1e-12, atol=1e-12)
+    assert own.log_prob(torch.full((4, 4), math.nan, dtype=torch.float64)).tolist() == pytest.approx([0.0] * 4)
 
 
-def test_samples_have_the_mixture_s_mean_and_variance():
-    own = density()[1]
-    many = StepDensity(*(value.expand(100_000, *value.shape) for value in (own.log_pi, own.mu, own.log_sigma)))
+def test_gradients_where_numbers_are_missing():
+    own = density(3, rank=2)
+    x = torch.tensor([[0.1, math.nan, -0.4], [math.nan] * 3, [1.0, 2.0, 0.5], [0.0, 0.0, math.nan]]).double()
+    values = tuple(value.requires_grad_() for value in (own.log_pi, own.mu, own.log_sigma, own.factors))
+    assert torch.autograd.gradcheck(lambda *own: StepDensity(*own).log_prob(x), values)
+
+
+def test_a_step_as_wide_as_can_be_is_finite():
+    head = StepHead(1, 40, 2, rank=3)
+    torch.nn.init.constant_(head.weight, 1e4)
+    far = head.density(torch.ones(1, 1)).log_prob(torch.full((1, 40), 1e9))
+    assert far.isfinite().all()
+
+
+@RANKS
+def test_samples_have_the_mixture_s_mean_and_covariance(rank):
+    own = density(rank=rank)[1]
+    many = own._map(lambda value: value.expand(100_000, *value.shape))
     drawn = many.sample(torch.Generator().manual_seed(0))
-    pi = own.log_pi.exp()[:, None]
-    mean = (pi * own.mu).sum(0)
-    deviation = (pi * (own.log_sigma.exp().square() + (own.mu - mean).square())).sum(0).sqrt()
-    torch.testing.assert_close(drawn.mean(0), mean, rtol=0, atol=0.02 * float(deviation.max()))
-    torch.testing.assert_close(drawn.std(0), deviation, rtol=0.02, atol=0)
+    pi, sigma = own.log_pi.exp(), own.log_sigma.exp()
+    mean = (pi[:, None] * own.mu).sum(0)
+    scaled, apart = sigma.unsqueeze(-1) * own.factors, (own.mu - mean).unsqueeze(-1)
+    covariance = torch.diag_embed(sigma.square()) + scaled @ scaled.mT + apart @ apart.mT
+    covariance = (pi[:, None, None] * covariance).sum(0)
+    size = float(covariance.diagonal().max())
+    torch.testing.assert_close(drawn.mean(0), mean, rtol=0, atol=0.02 * math.sqrt(size))
+    torch.testing.assert_close(drawn.T.cov(), covariance, rtol=0, atol=0.02 * size)
 
 
 def test_what_is_missing_changes_nothing_but_that_it_is_missing():

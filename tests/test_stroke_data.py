@@ -206,11 +206,11 @@ def test_a_damaged_line_is_named_and_counted(unpacked):
     data = iam_data(unpacked)
     assert len(data.lines.names) == 24
     assert len(data.lines.damaged) == 6
-    told = data.told()
+    told = data.description()
     assert "6 are damaged" in told
     for path in files[3:9]:
         assert str(path.relative_to(unpacked)) in told
-    assert iam_data(unpacked).told() == told, "from the cache, too"
+    assert iam_data(unpacked).description() == told, "from the cache, too"
     files[8].rmdir()
     for path in files:
         path.write_text("<")
@@ -249,7 +249,7 @@ def test_division_by_writer(unpacked):
     forms = {part: {data.lines.names[i][:8] for i in own} for part, own in data.splits.items()}
     assert forms == {"train": {"a00-000u", "a00-001u", "a00-002u"}, "valid": {"a01-003u"}, "test": {"a01-004u"}}
     assert data.unlisted == 24 - sum(map(len, data.splits.values()))
-    assert f"{data.unlisted} are in none of the lists" in data.told()
+    assert f"{data.unlisted} are in none of the lists" in data.description()
     with pytest.raises(ValueError, match="by-writer is for iam-ondb"):
         StrokeDataConfig("builtin", division="by-writer")
 
@@ -305,7 +305,7 @@ def test_builtin_lines():
     data = load_strokes(StrokeDataConfig(writing=WritingConfig(lines=40)))
     assert [len(part) for part in data.splits.values()] == [36, 2, 2]
     assert data.short == data.unlisted == 0
-    assert "left out" not in data.told()
+    assert "left out" not in data.description()
 
 
 # Batches

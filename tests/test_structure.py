@@ -122,8 +122,8 @@ BOUNDARIES = st.integers(1, 40).flatmap(
 @given(BOUNDARIES)
 def test_segments_partition_the_text(case):
     z, text, cuts = case
-    found = list(segments(made(z, text, *cuts), SYMBOLS))
-    assert found == [s for s in segments(made(z, text), SYMBOLS)]
+    found = list(segments(made(z, text, *cuts), SYMBOLS.decode))
+    assert found == [s for s in segments(made(z, text), SYMBOLS.decode)]
     for layer in (1, 2):
         own = [s for s in found if s.layer == layer]
         assert "".join(s.text for s in own) == text
@@ -136,7 +136,7 @@ def test_segments_partition_the_text(case):
 def test_the_tree_holds_every_segment_once_and_nests(case):
     z, text, _ = case
     (steps,) = made(z, text)
-    found = list(segments([steps], SYMBOLS))
+    found = list(segments([steps], SYMBOLS.decode))
     layers = tuple(tuple(s for s in found if s.layer == layer) for layer in (1, 2))
     seen = []
 
@@ -148,7 +148,7 @@ def test_the_tree_holds_every_segment_once_and_nests(case):
             assert child.end <= segment.end
             walk(child)
 
-    roots = Segmentation(steps, layers, text).tree()
+    roots = Segmentation(steps, layers, SYMBOLS).tree()
     for root in roots:
         walk(root)
     assert sorted(seen) == sorted((s.layer, s.start, s.end) for s in found)
@@ -160,9 +160,9 @@ def test_the_tree_holds_every_segment_once_and_nests(case):
 def test_a_tree_by_hand():
     z = [[0, 0], [1, 0], [0, 0], [1, 1], [0, 1], [1, 0], [0, 0]]
     (steps,) = made(z, "abababa")
-    found = list(segments([steps], SYMBOLS))
+    found = list(segments([steps], SYMBOLS.decode))
     layers = tuple(tuple(s for s in found if s.layer == layer) for layer in (1, 2))
-    tree = Segmentation(steps, layers, "abababa").tree()
+    tree = Segmentation(steps, layers, SYMBOLS).tree()
     shape = [(s.layer, s.start, s.end, [(c.start, c.end) for c in s.children]) for s in tree]
     # The second segment of layer 2 ends in the middle of one of layer 1, which then stands beside it.
     assert shape == [(2, 0, 4, [(0, 2), (2, 4)]), (1, 4, 6, []), (2, 4, 5, []), (2, 5, 7, [(6, 7)])]
@@ -172,7 +172,7 @@ def test_a_very_long_segment_has_no_text(monkeypatch):
     monkeypatch.setattr(module, "LONGEST_TEXT", 5)
     z = [[0]] * 30
     z[3] = z[9] = z[14] = [1]
-    found = list(segments(made(z, "ab" * 15, 2, 8, 20), SYMBOLS))
+    found = list(segments(made(z, "ab" * 15, 2, 8, 20), SYMBOLS.decode))
     assert [s.text for s in found] == ["abab", None, "ababa", None]
     assert [(s.start, s.end) for s in found] == [(0, 4), (4, 10), (10, 15), (15, 30)]
 
@@ -272,7 +272,7 @@ def found_in(z: list[list[int]], delay: int = 0) -> Segmentation:
     """Of boundaries that are given: (T, layers)."""
     fires = torch.tensor(z, dtype=torch.bool)
     steps = steps_with(fires)
-    return Segmentation(steps, module.by_layer([steps], SYMBOLS, delay), "a" * len(z))
+    return Segmentation(steps, module.by_layer([steps], SYMBOLS.decode, delay), SYMBOLS)
 
 
 def steps_with(fires: torch.Tensor) -> Steps:
@@ -314,10 +314,10 @@ def test_a_snapped_tree_nests(z):
         check(root)
     lowest = {one.end for one in found.layers[0]}
     for layer in (1, 2):
-        snapped = {one.end for one in module.snapped(found.layers)[layer]}
+        snapped = {one.end for one in module.snapped(found.layers, found.text_of)[layer]}
         assert snapped <= lowest
     wanted = {min(end for end in lowest if end >= one.end) for one in found.layers[1]}
-    assert {one.end for one in module.snapped(found.layers)[1]} == wanted
+    assert {one.end for one in module.snapped(found.layers, found.text_of)[1]} == wanted
 
 
 def test_layers_that_do_not_nest():

@@ -31,7 +31,7 @@ torch.set_num_threads(3)
 def run(code: str, **environment: str) -> list[str]:
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive", **environment}
     done = subprocess.run(
-        [sys.executable, "-c", WORK + code], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", WORK + code], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

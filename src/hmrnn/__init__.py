@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hmrnn.domains.series.config import SeriesModelConfig
     from hmrnn.domains.series.model import SeriesModel, SeriesModelOutput
     from hmrnn.domains.strokes.config import StrokeModelConfig
+    from hmrnn.domains.strokes.mixture import MixtureHead, PointDensity
     from hmrnn.domains.strokes.model import StrokeModel, StrokeModelOutput
     from hmrnn.domains.text.config import TextModelConfig
     from hmrnn.domains.text.data.symbols import Symbols
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from hmrnn.guidance.branching import Branching
     from hmrnn.guidance.guide import Guide
     from hmrnn.hmlstm import HMLSTM
-    from hmrnn.mixture import MixtureHead, PointDensity
     from hmrnn.output import OutputEmbedding, SoftmaxHead
     from hmrnn.sequence import (
         COPY,
@@ -87,7 +87,7 @@ _HOMES = {
     "hmrnn.domains.series.model": ("SeriesModel", "SeriesModelOutput"),
     "hmrnn.domains.strokes.config": ("StrokeModelConfig",),
     "hmrnn.domains.text.config": ("TextModelConfig",),
-    "hmrnn.mixture": ("MixtureHead", "PointDensity"),
+    "hmrnn.domains.strokes.mixture": ("MixtureHead", "PointDensity"),
     "hmrnn.domains.strokes.model": ("StrokeModel", "StrokeModelOutput"),
     "hmrnn.domains.text.model": ("TextModel", "TextModelOutput"),
     "hmrnn.output": ("OutputEmbedding", "SoftmaxHead"),

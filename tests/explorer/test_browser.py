@@ -30,7 +30,8 @@ def test_typing_in_a_browser(browser, folder, host):
     page = Page(browser, host)
     page.write(TEXT[:60])
     for panel, name in enumerate(("words", "other")):
-        steps = TextModel.from_pretrained(folder / name).segment(TEXT[:60]).steps
+        found = TextModel.from_pretrained(folder / name).segment(TEXT[:60])
+        steps = found.steps
         for i in (59, 0, 31):
             page.slide(".place", i)
             where = page.all(".where")[panel].text
@@ -39,6 +40,8 @@ def test_typing_in_a_browser(browser, folder, host):
                 assert row[:2] == [str(l + 1), Operation(int(steps.operations[i, l])).name]
                 assert float(row[4]) == pytest.approx(steps.norms[i, l].item(), abs=0.0011)
                 assert row[3] == ("–" if l == 2 else "yes" if steps.z[i, l] else "no")
+                around = [s for s in found.layers[l] if s.start <= i < s.end] if l < 2 else []
+                assert row[5].startswith("".join(f"{s.start}–{s.end - 1} " for s in around))
     area = page.one("#text")
     area.send_keys(Keys.BACKSPACE * 10 + Keys.ARROW_LEFT * 20 + "dog")
     assert page.text == TEXT[:30] + "dog" + TEXT[30:50]
@@ -195,17 +198,19 @@ def test_two_thousand_symbols_without_stutter(browser, host):
     text = (TEXT * 7)[:2000]
     browser.execute_script("arguments[0].value = arguments[1]", page.one("#text"), text)
     page.one("#text").send_keys(Keys.END)
-    browser.execute_script(
-        "window.long = [];"
-        "const seen = list => { for (const entry of list.getEntries()) long.push(entry.duration); };"
-        "new PerformanceObserver(seen).observe({type: 'longtask'})"
-    )
+    browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})  # processor time: others may be busy
+    before = seconds_of(browser)
     for i in range(20):
         page.one("#text").send_keys("a")
         page.shows(f"{2001 + i:,} symbols")
-    long = browser.execute_script("return window.long")
-    assert len([ms for ms in long if ms > 100]) <= 2, f"{long}: a key is answered while the next is sought"
+    assert 0 < (seconds_of(browser) - before) / 20 < 0.1, "a key is answered while the next is sought"
     page.assert_quiet()
+
+
+def seconds_of(browser) -> float:
+    """That the page's tasks have taken."""
+    metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
 
 
 def test_drawing_in_a_browser(browser, pen_host, tmp_path):

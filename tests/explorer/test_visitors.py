@@ -152,7 +152,7 @@ def test_a_drawing_that_is_too_far_away_is_refused(asked, tmp_path):
 
 def half_open(host: str) -> socket.socket:
     name, _, port = host.partition(":")
-    return socket.create_connection((name, int(port)), timeout=10)
+    return socket.create_connection((name, int(port)), timeout=60)
 
 
 def is_closed(own: socket.socket, seconds: float) -> bool:
@@ -165,13 +165,14 @@ def is_closed(own: socket.socket, seconds: float) -> bool:
         return True
 
 
-def test_connections_that_say_nothing_keep_nobody_out(host):
+def test_connections_that_say_nothing_keep_nobody_out(host, monkeypatch):
+    monkeypatch.setattr(connections, "TO_ASK", 600.0)  # so that none of them is closed for its silence
     with ExitStack() as stack:
         silent = [stack.enter_context(half_open(host)) for _ in range(2 * connections.MOST_WAITING + 20)]
         assert httpx.get(f"http://{host}/").status_code == 200
         with talking(host) as client:
             assert client.ask(kind="read", text="the cat", have=0)[1]["done"]
-            assert is_closed(silent[0], 5), "the oldest has made room"
+            assert is_closed(silent[0], 60), "the oldest has made room"
             assert not is_closed(silent[-1], 0.01), "the latest has time left"
 
 
@@ -186,7 +187,7 @@ def test_connections_that_say_nothing_are_closed(host, monkeypatch, said):
         own.sendall(said)
         begun = time.monotonic()
         while not is_closed(own, 0.1):
-            assert time.monotonic() < begun + 5
+            assert time.monotonic() < begun + 60
             try:
                 own.sendall(b"x")
             except ConnectionError:

@@ -78,7 +78,7 @@ def lines_in(path: Path) -> int:
     return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
-def wait_for(condition, seconds=60.0):
+def wait_for(condition, seconds=600.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -89,5 +89,5 @@ def torchrun(*arguments: str, processes: int = 2) -> subprocess.CompletedProcess
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [*launcher, *arguments], capture_output=True, text=True, check=False, timeout=120, env=environment
+        [*launcher, *arguments], capture_output=True, text=True, check=False, timeout=600, env=environment
     )

@@ -1,4 +1,4 @@
-"""What commands for text and for strokes share."""
+"""What the commands of all domains share."""
 
 from __future__ import annotations
 
@@ -10,36 +10,18 @@ from dataclasses import asdict
 from importlib import import_module
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
-from hmrnn.config import ReadingConfig, UsageError
-from hmrnn.devices import resolve
+from hmrnn.config import RunConfig, UsageError
 from hmrnn.domains import DOMAINS
 from hmrnn.printable import for_stream, printable
-from hmrnn.storage.config_json import kind_of, read_config
 from hmrnn.storage.files import finite, write_atomically, writing
-from hmrnn.storage.pretrained import Pretrained
 from hmrnn.structure.scores import Scores, score_summary, score_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Model = TypeVar("Model", bound=Pretrained)
 FIGURE_ENDINGS = (".pdf", ".svg", ".png")
-
-
-def best_or_last(directory: Path, reading: ReadingConfig) -> Path:
-    """Where the best or the last model of a run lies; a model that is no run has only one."""
-    best = directory / "best"
-    found = best.is_dir() or best.is_symlink()  # which is then refused
-    return best if reading.checkpoint == "best" and found else directory
-
-
-def load_model(model: type[Model], directory: Path, reading: ReadingConfig) -> Model:
-    """The model of a run that is to read."""
-    place = best_or_last(directory, reading)
-    device = resolve(reading.device)
-    return model.from_pretrained(place, engine=reading.engine, precision=reading.precision, device=device)
 
 
 def matplotlib_figures(module: str) -> Any:
@@ -52,21 +34,23 @@ def matplotlib_figures(module: str) -> Any:
 
 def draw_training(directories: Sequence[Path]) -> Figure:
     """How runs were trained."""
+    from hmrnn.training.checkpoint import load_run
     from hmrnn.training.history import read_metrics
 
     figures = matplotlib_figures("hmrnn.show.training")
-    kind = check_one_kind({directory: kind_of(read_config(directory)[0]) for directory in directories})
+    runs = {directory: load_run(directory, files=False).config for directory in directories}
+    check_comparable(runs)
     records = {str(directory): read_metrics(directory) for directory in directories}
-    return figures.training_figure(records, DOMAINS[kind].measure)  # type: ignore[no-any-return]
+    run = next(iter(runs.values()))
+    return figures.training_figure(records, DOMAINS[run.kind].measure_of(run))  # type: ignore[no-any-return]
 
 
-def check_one_kind(kinds: Mapping[Path, str]) -> str:
-    """The kind that all runs are on."""
-    by_kind = {kind: directory for directory, kind in kinds.items()}
-    if len(by_kind) > 1:
-        told = " and ".join(f"{directory} is a run on {kind}" for kind, directory in by_kind.items())
+def check_comparable(runs: Mapping[Path, RunConfig]) -> None:
+    """Refuses runs whose losses are of different things."""
+    kinds = {f"{run.kind} ({DOMAINS[run.kind].measure_of(run).text})": directory for directory, run in runs.items()}
+    if len(kinds) > 1:
+        told = " and ".join(f"{directory} is a run on {kind}" for kind, directory in kinds.items())
         raise UsageError(f"{told}: their losses do not compare")
-    return next(iter(by_kind))
 
 
 def one_file(out: Path, kinds: Sequence[str]) -> bool:

@@ -6,7 +6,6 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
-from hmrnn.cli.common import load_model
 from hmrnn.cli.ngram import NGram
 from hmrnn.config import Stopped, UsageError
 from hmrnn.domains.text.config import PRESETS, TextReadingConfig, TextRunConfig
@@ -18,6 +17,7 @@ from hmrnn.domains.text.page import page
 from hmrnn.domains.text.structure import follow
 from hmrnn.domains.text.written import write_marked
 from hmrnn.storage.files import write_atomically
+from hmrnn.storage.pretrained import load_model
 from hmrnn.structure.written import Counted
 from hmrnn.training.checkpoint import load_run, resumable
 from hmrnn.training.run import train_run

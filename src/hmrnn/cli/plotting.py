@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hmrnn.cli.common import (
     FIGURE_ENDINGS,
-    check_one_kind,
+    check_comparable,
     matplotlib_figures,
     print_json,
     write_figure,
@@ -23,7 +23,7 @@ def plot_runs(directories: Sequence[Path], out: Path, *, as_json: bool) -> None:
         raise UsageError(f"--out {out}: its name must end in {', '.join(FIGURE_ENDINGS)}")
     curves = matplotlib_figures("hmrnn.show.curves")
     histories = [read_history(directory) for directory in directories]
-    check_one_kind({history.directory: history.config.kind for history in histories})
+    check_comparable({history.directory: history.config for history in histories})
     out.parent.mkdir(parents=True, exist_ok=True)
     write_figure(curves.curves_figure(histories), out)
     if as_json:
@@ -31,11 +31,11 @@ def plot_runs(directories: Sequence[Path], out: Path, *, as_json: bool) -> None:
         print_json({"out": out, "measure": measure, "runs": [history.summary() for history in histories]})
         return
     for history in histories:
-        print(printable(told(history)))
+        print(printable(line_of(history)))
     print(for_stream(str(out)))
 
 
-def told(history: History) -> str:
+def line_of(history: History) -> str:
     """A line for the user."""
     summary, measure = history.summary(), history.measure
     last, best = summary[f"valid_{measure.name}"], summary[f"best_{measure.name}"]

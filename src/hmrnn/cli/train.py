@@ -24,6 +24,7 @@ BOUNDS: Mapping[str, float | None] = {"epochs": NEVER, "minutes": None}  # each 
 
 def train(domain: Domain, arguments: Sequence[str]) -> None:
     """`hmrnn train DOMAIN …`."""
+    arguments = [word for asked in arguments for word in domain.aliases.get(asked, (asked,))]
     first_look = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first_look.add_argument("--preset")
     first_look.add_argument("--resume", type=Path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_type_hints
 
@@ -27,6 +28,18 @@ if TYPE_CHECKING:
     from hmrnn.storage.pretrained import Pretrained
     from hmrnn.training.distributed import Processes
     from hmrnn.training.task import Task
+
+
+# By the class in which a domain says what each takes.
+COMMANDS = {
+    "train": "Train",
+    "eval": "Evaluate",
+    "generate": "Generate",
+    "segment": "Segment",
+    "score": "Score",
+    "figure": "Figure",
+    "explore": "Explore",
+}
 
 
 class Data(Protocol):
@@ -51,6 +64,7 @@ class Domain(ABC):
     presets: ClassVar[Mapping[str, RunConfig]]  # by name; one of them is "small"
     measure: ClassVar[Measure]
     files: ClassVar[tuple[str, ...]] = ()  # what may belong to a model besides config and weights
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # flags of `train` that stand for others
     in_explorer: ClassVar[ReadingConfig] = ReadingConfig()  # how the explorer reads, unless it is told
 
     @property
@@ -65,13 +79,18 @@ class Domain(ABC):
         """The preset of a run on these data, if none is named."""
         return data if data is not None and data in self.presets else "small"
 
+    def measure_of(self, run: Any) -> Measure:
+        """In what the losses of a run are told."""
+        return self.measure
+
     def steps_per_update(self, run: RunConfig) -> int | None:
         """How many steps a process reads in each update; None if that differs from update to update."""
         return None
 
-    @abstractmethod
     def flags(self) -> Mapping[str, type[Command]]:
-        """What the commands take: train, eval, generate, segment, score, figure, explore."""
+        """What the commands take: the classes of its file flags.py."""
+        module = import_module(f"hmrnn.domains.{self.name}.flags")
+        return {command: getattr(module, name) for command, name in COMMANDS.items()}
 
     @abstractmethod
     def load(self, run: Any, data_dir: Path | None) -> Data:

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from hmrnn.cli.common import load_model
 from hmrnn.config import ReadingConfig
 from hmrnn.domains import DOMAINS
 from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.runs import Run
 from hmrnn.storage.config_json import kind_of, read_config
+from hmrnn.storage.pretrained import load_model
 
 
 def load(directories: Sequence[Path], memory: Memory, reading: ReadingConfig | None = None) -> list[Run[Any]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hmrnn.domains.strokes.data.points import checked_strokes
-
 SLOPES = (0.1, 20.0)
 MOST_NEW = 1_000  # symbols or points that are made in one request
 MOST_SYMBOLS = 5_000  # of a text, with what is made of it
@@ -32,13 +30,13 @@ class Request:
     def whole(self, name: str, low: int, high: int) -> int:
         value = self.content.get(name)
         if type(value) is not int or not low <= value <= high:
-            raise Refused(f"{name} must be a whole number from {low:,} to {high:,}; got {shown(value)}")
+            raise Refused(f"{name} must be a whole number from {low:,} to {high:,}; got {quoted(value)}")
         return value
 
     def number(self, name: str, low: float, high: float, by_default: float | None = None) -> float:
         value: Any = self.content.get(name, by_default)
         if type(value) not in (int, float) or not low <= value <= high:
-            raise Refused(f"{name} must be a number from {low:g} to {high:g}; got {shown(value)}")
+            raise Refused(f"{name} must be a number from {low:g} to {high:g}; got {quoted(value)}")
         return float(value)
 
     def kind(self) -> str:
@@ -50,26 +48,13 @@ class Request:
     def text(self) -> str:
         value = self.content.get("text")
         if not isinstance(value, str):
-            raise Refused(f"text must be a string; got {shown(value)}")
+            raise Refused(f"text must be a string; got {quoted(value)}")
         if len(value) > MOST_SYMBOLS:
             raise Refused(f"a text of {len(value):,} characters is too long: {MOST_SYMBOLS:,} are read")
         # Half of a pair of surrogates is no character. It is shown as what it is: unreadable.
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
-    def strokes(self) -> list[list[list[float]]]:
-        """Strokes of a drawing that have a point; there may be none."""
-        try:
-            return [stroke for stroke in checked_strokes(self.content.get("strokes")) if stroke]
-        except ValueError as error:
-            raise Refused(f"strokes: {error}") from None
 
-    def flags(self, name: str, length: int) -> list[bool]:
-        value = self.content.get(name)
-        if not isinstance(value, list) or len(value) != length or not all(isinstance(flag, bool) for flag in value):
-            raise Refused(f"{name} must be true or false for each of the {length:,} strokes; got {shown(value)}")
-        return value
-
-
-def shown(value: Any) -> str:
+def quoted(value: Any) -> str:
     """A value for a message: not the whole of a long one."""
     return json.dumps(value)[:40]

@@ -1,4 +1,4 @@
-"""A run that a page can ask: what text and strokes have in common."""
+"""A run that a page can ask: what all domains have in common."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Run(ABC, Generic[Model]):
         return read_blocks(self.memory, key, inputs, Place.start(model), lambda part, at: self.read_on(model, part, at))
 
 
-def told(steps: Steps, first: int = 0) -> Answer:
+def answer_of(steps: Steps, first: int = 0) -> Answer:
     """Steps from `first` on, each value a list for each layer. Numbers are rounded to three places."""
     return {
         "start": steps.start + first,

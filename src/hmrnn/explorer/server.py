@@ -39,7 +39,7 @@ PAGE = {
     "": ("page.html", "text/html"),
     "explorer.css": ("explorer.css", "text/css"),
     "icon.svg": ("icon.svg", "image/svg+xml"),
-    **{name: (name, "text/javascript") for name in ("explorer.js", "asking.js", "picture.js")},
+    **{name: (name, "text/javascript") for name in ("explorer.js", "panels.js", "asking.js", "picture.js")},
 }
 TEMPLATES = b"<!-- the templates of each domain: its explorer.html -->\n"
 log = logging.getLogger(__name__)

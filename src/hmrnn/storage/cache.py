@@ -24,6 +24,11 @@ MOST_KEPT = 1 << 28  # bytes of JSON in a file of the cache
 SETTLED = 2.0  # seconds after which a changed file has another time of change, on any file system
 
 
+def data_directory(data_dir: Path | None) -> Path:
+    """Where published sets lie: the folder that is given, or HMRNN_DATA, or ~/.cache/hmrnn."""
+    return data_dir or Path(os.environ.get("HMRNN_DATA") or "~/.cache/hmrnn").expanduser()
+
+
 def cache_directory(kind: str) -> Path:
     """Where `kind` is kept: below HMRNN_CACHE, by default ~/.cache/hmrnn."""
     try:

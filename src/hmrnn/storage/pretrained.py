@@ -18,7 +18,8 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from hmrnn.config import ModelConfig, Precision
+from hmrnn.config import ModelConfig, Precision, ReadingConfig
+from hmrnn.devices import resolve
 from hmrnn.recurrent import Recurrent
 from hmrnn.sequence import Piecewise
 from hmrnn.storage.config_json import FORMAT_VERSION, kind_of, read_config
@@ -101,6 +102,20 @@ class Pretrained(nn.Module, ABC):
             raise ValueError(f"{path} does not fit {directory / 'config.json'}: {error}") from None
         model.load_state_dict(weights, assign=True)
         return model.eval().to(device)
+
+
+def best_or_last(directory: Path, reading: ReadingConfig) -> Path:
+    """Where the best or the last model of a run lies; a model that is no run has only one."""
+    best = directory / "best"
+    found = best.is_dir() or best.is_symlink()  # which is then refused
+    return best if reading.checkpoint == "best" and found else directory
+
+
+def load_model(model: type[Model], directory: Path, reading: ReadingConfig) -> Model:
+    """The model of a run that is to read."""
+    place = best_or_last(directory, reading)
+    device = resolve(reading.device)
+    return model.from_pretrained(place, engine=reading.engine, precision=reading.precision, device=device)
 
 
 def size_of(model: nn.Module) -> int:

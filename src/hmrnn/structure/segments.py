@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor
 
-from hmrnn.domains.text.data.symbols import Symbols
 from hmrnn.structure.operations import Steps, Updates, updates
 
 if TYPE_CHECKING:
     import pandas
 
 LONGEST_TEXT = 10_000  # symbols of a segment that are kept for its text
+Written: TypeAlias = Callable[[list[int]], str]  # the text of symbols, which are given by their numbers
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,10 @@ class Found:
         """The paper's count."""
         return updates(self.steps.operations)
 
+    def text_of(self, start: int, end: int) -> str | None:
+        """The text of a segment, if the sequence is one."""
+        return None
+
     def tree(self, snap: bool = False) -> tuple[Segment, ...]:
         """The segments, each with those of the layer below that lie in it.
 
@@ -82,7 +86,7 @@ class Found:
         every child lies in a parent and all children of a segment fill it.
         """
         below: list[Segment] = []
-        for layer in snapped(self.layers) if snap else self.layers:
+        for layer in snapped(self.layers, self.text_of) if snap else self.layers:
             starts = [parent.start for parent in layer]
             children: list[list[Segment]] = [[] for _ in layer]
             loose: list[Segment] = []
@@ -94,7 +98,9 @@ class Found:
         return tuple(below)
 
 
-def snapped(layers: Sequence[Sequence[Segment]]) -> list[tuple[Segment, ...]]:
+def snapped(
+    layers: Sequence[Sequence[Segment]], text_of: Callable[[int, int], str | None]
+) -> list[tuple[Segment, ...]]:
     """Layers that nest: each segment ends where one of the layer below does, at the place of its own end or after it.
 
     Of those that end inside the same segment of the layer below, the last one stays, and takes the others in.
@@ -106,41 +112,41 @@ def snapped(layers: Sequence[Sequence[Segment]]) -> list[tuple[Segment, ...]]:
         own, first = [], 0
         for i, segment in last.items():
             children = nested[-1][first : i + 1]
-            texts = [child.text for child in children]
-            text = None if None in texts else "".join(filter(None, texts))
+            start, end = children[0].start, children[-1].end
             closed = segment.closed and children[-1].closed
-            own.append(replace(segment, start=children[0].start, end=children[-1].end, closed=closed, text=text))
+            own.append(replace(segment, start=start, end=end, closed=closed, text=text_of(start, end)))
             first = i + 1
         nested.append(tuple(own))
     return nested
 
 
-def by_layer(parts: Sequence[Steps], symbols: Symbols | None, delay: int = 0) -> tuple[tuple[Segment, ...], ...]:
-    found = list(segments(parts, symbols, delay))
+def by_layer(parts: Sequence[Steps], written: Written | None, delay: int = 0) -> tuple[tuple[Segment, ...], ...]:
+    found = list(segments(parts, written, delay))
     return tuple(tuple(s for s in found if s.layer == l + 1) for l in range(parts[0].z.shape[1]))
 
 
-def segments(parts: Iterable[Steps], symbols: Symbols | None, delay: int = 0) -> Iterator[Segment]:
+def segments(parts: Iterable[Steps], written: Written | None, delay: int = 0) -> Iterator[Segment]:
     """Each segment as soon as it ends; at one place those of lower layers first. Those that the end cut off come last.
 
-    With the vectors of their layer, if the steps have hidden states. `symbols` of a text tell the segments' texts.
+    With the vectors of their layer, if the steps have hidden states. `written` makes the segments' texts.
     `delay`: how many steps after a segment's last one its detector fires.
     """
-    recent, end = "", 0  # the last symbols, as far back as a segment's text may need them
+    recent: list[int] = []  # the last symbols, as far back as a segment's text may need them
     starts: list[int] = []
+    end = 0
 
     def cut(layer: int, upto: int, vector: Tensor | None, closed: bool) -> Segment:
         start, text = starts[layer], None
         starts[layer] = upto
-        if symbols is not None and upto - start <= LONGEST_TEXT:
+        if written is not None and upto - start <= LONGEST_TEXT:
             first = len(recent) - (end - start)
-            text = symbols.readable(recent[first : first + upto - start])
+            text = written(recent[first : first + upto - start])
         return Segment(layer + 1, start, upto, closed, text, vector)
 
     for part in parts:
         starts = starts or [0] * part.z.shape[1]
-        if symbols is not None:
-            recent = recent[-LONGEST_TEXT - delay :] + symbols.text(part.inputs.tolist())
+        if written is not None:
+            recent = recent[-LONGEST_TEXT - delay :] + part.inputs.tolist()
         end = part.start + len(part.inputs)
         for t, layer in part.z.nonzero().tolist():
             last = part.start + t + 1 - delay

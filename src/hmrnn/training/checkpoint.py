@@ -126,14 +126,28 @@ def save_model(directory: Path, model: Pretrained, run: SavedRun) -> None:
 
 def load_run(directory: Path, *, files: bool = True) -> SavedRun:
     """The settings of a run. Without `files`, those of its model need not be there."""
+    run = run_in(directory, files=files)
+    if run is None:
+        raise no_run(directory)
+    return run
+
+
+def no_run(directory: Path) -> ValueError:
+    where = directory / "config.json"
+    return ValueError(f"{where}: this is a model, not a training run: it does not say how it was trained")
+
+
+def run_in(directory: Path, *, files: bool = True) -> SavedRun | None:
+    """The same; None for a model that is no run."""
     model, notes = read_config(directory, files=files)
     where = directory / "config.json"
     if not {"data", "training", "fingerprint"} <= set(notes):
-        raise ValueError(f"{where}: this is a model, not a training run: it does not say how it was trained")
+        return None
     model = replace(model, slope=ModelConfig.slope)  # the schedule's, not a setting
     training = from_json(TrainingConfig, before_guidance(notes["training"]), f"{where}: training")
-    domain = DOMAINS[kind_of(model)]
-    run = domain.run_config(from_json(domain.data_config, notes["data"], f"{where}: data"), model, training)
+    domain, data = DOMAINS[kind_of(model)], notes["data"]
+    data = domain.data_config.migrated(data) if isinstance(data, dict) else data
+    run = domain.run_config(from_json(domain.data_config, data, f"{where}: data"), model, training)
     data_dir = notes.get("data_dir")
     return SavedRun(run, str(notes["fingerprint"]), None if data_dir is None else Path(str(data_dir)))
 

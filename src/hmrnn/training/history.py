@@ -50,7 +50,7 @@ class History:
 
     @property
     def measure(self) -> Measure:
-        return DOMAINS[self.config.kind].measure
+        return DOMAINS[self.config.kind].measure_of(self.config)
 
     @property
     def steps_per_update(self) -> int | None:

@@ -29,7 +29,7 @@ class Page:
     def all(self, selector: str):
         return self.browser.find_elements(By.CSS_SELECTOR, selector)
 
-    def until(self, condition: Callable[[], object], seconds: float = 20) -> None:
+    def until(self, condition: Callable[[], object], seconds: float = 60) -> None:
         WebDriverWait(self.browser, seconds, 0.05).until(lambda _: condition())
 
     def shows(self, text: str, selector: str = ".summary") -> None:

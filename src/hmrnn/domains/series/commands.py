@@ -15,7 +15,6 @@ import numpy as np
 
 from hmrnn.cli.common import (
     draw_training,
-    load_model,
     matplotlib_figures,
     one_file,
     output,
@@ -26,14 +25,7 @@ from hmrnn.cli.common import (
 from hmrnn.config import UsageError
 from hmrnn.domains.series import flags
 from hmrnn.domains.series.config import SeriesDataConfig
-from hmrnn.domains.series.data.sequences import (
-    Known,
-    SeriesData,
-    SeriesLines,
-    Values,
-    lines_of,
-    load_series,
-)
+from hmrnn.domains.series.data.sequences import Known, SeriesData, SeriesLines, Values, lines_of, load_series
 from hmrnn.domains.series.drawing import STYLE, series_svg
 from hmrnn.domains.series.model import SeriesModel
 from hmrnn.domains.vectors.commands import (
@@ -42,10 +34,10 @@ from hmrnn.domains.vectors.commands import (
     Source,
     Words,
     generated,
+    segments_line,
     tell_boundaries,
     tell_likelihood,
     title_of,
-    told_segments,
     write_json,
 )
 from hmrnn.domains.vectors.data import LineData
@@ -53,6 +45,7 @@ from hmrnn.domains.vectors.structure import LineSegmentation
 from hmrnn.printable import for_stream, printable
 from hmrnn.show.drawings import drawings_page
 from hmrnn.storage.files import write_atomically
+from hmrnn.storage.pretrained import load_model
 
 FIGURES = ("training", "segments")
 FIGURES_MODULE = "hmrnn.domains.series.figures"
@@ -155,7 +148,7 @@ def segment(asked: flags.Segment) -> None:
                     rows.writerows([[printable(name), s.layer, s.start, s.end, int(s.closed)] for s in own])
         else:
             for name, line in found:
-                out.write(f"{printable(name)}: steps: {len(line.points)}; {told_segments(line)}\n")
+                out.write(f"{printable(name)}: steps: {len(line.points)}; {segments_line(line)}\n")
 
 
 def segmented(

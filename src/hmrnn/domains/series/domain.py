@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from hmrnn.domains.domain import Domain
 from hmrnn.domains.series.config import MEASURE, PRESETS, SeriesRunConfig
 
 if TYPE_CHECKING:
-    from hmrnn.cli.flags import Command
     from hmrnn.domains.series.data.sequences import SeriesData
     from hmrnn.domains.series.explorer import SeriesRun
     from hmrnn.domains.series.model import SeriesModel
@@ -28,11 +26,6 @@ class Series(Domain):
     presets = PRESETS
     measure = MEASURE
     files = ("columns.json",)
-
-    def flags(self) -> Mapping[str, type[Command]]:
-        from hmrnn.domains.series.flags import FLAGS
-
-        return FLAGS
 
     def load(self, run: SeriesRunConfig, data_dir: Path | None) -> SeriesData:
         from hmrnn.domains.series.data.sequences import load_series

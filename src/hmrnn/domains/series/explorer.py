@@ -19,19 +19,8 @@ from hmrnn.domains.series.model import SeriesModel
 from hmrnn.domains.vectors.generation import write_on
 from hmrnn.domains.vectors.reading import read_on
 from hmrnn.domains.vectors.structure import LineSegmentation
-from hmrnn.explorer.requests import (
-    MOST_NEW,
-    MOST_POINTS,
-    Refused,
-    Request,
-    shown,
-)
-from hmrnn.explorer.runs import (
-    Answer,
-    Answers,
-    Run,
-    told,
-)
+from hmrnn.explorer.requests import MOST_NEW, MOST_POINTS, Refused, Request, quoted
+from hmrnn.explorer.runs import Answer, Answers, Run, answer_of
 from hmrnn.storage.files import finite
 from hmrnn.structure.operations import Steps
 from hmrnn.structure.reading import Place, Read
@@ -66,9 +55,9 @@ class SeriesRun(Run[SeriesModel]):
             raise Refused(f"steps must be a list of at most {MOST_POINTS:,} steps")
         for row in rows:
             if not isinstance(row, list) or len(row) != width:
-                raise Refused(f"a step must have a number for each of the {width} columns, or null; got {shown(row)}")
+                raise Refused(f"a step must have a number for each of the {width} columns, or null; got {quoted(row)}")
             if not all(value is None or (type(value) in (int, float) and abs(value) <= LARGEST) for value in row):
-                raise Refused(f"a step must have numbers of at most {LARGEST:g}, or null; got {shown(row)}")
+                raise Refused(f"a step must have numbers of at most {LARGEST:g}, or null; got {quoted(row)}")
         return np.array(rows, dtype=np.float32).reshape(-1, width)  # None becomes NaN
 
     def open(self, request: Request) -> Answers:
@@ -85,7 +74,7 @@ class SeriesRun(Run[SeriesModel]):
 
     def read(self, request: Request) -> Answers:
         for read in self.read_all(self.asked_model(request), torch.from_numpy(self.steps(request))):
-            yield told(read.steps)
+            yield answer_of(read.steps)
 
     def generate(self, request: Request) -> Answers:
         """The next steps, one by one."""
@@ -99,7 +88,7 @@ class SeriesRun(Run[SeriesModel]):
             place = read.after
             yield None
         for made in islice(write_on(model, place, bias), min(new, room)):
-            answer = told(made.steps())
+            answer = answer_of(made.steps())
             if not made.inputs.isfinite().all():
                 raise Refused("the series has grown beyond all numbers: the model is hardly trained")
             yield {**answer, "start": answer["start"] - skipped, "steps": made.inputs.tolist()}

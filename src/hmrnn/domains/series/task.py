@@ -29,7 +29,7 @@ class SeriesTask(VectorTask):
     def __init__(self, model: SeriesModel, data: SeriesData, run: SeriesRunConfig, processes: Processes) -> None:
         train = [piece for line in data.split("train") for piece in pieces(line, run.data.piece)]
         super().__init__(model, train, data.split("valid"), run.training, processes)
-        self.told = data.told()
+        self.about_data = data.description()
 
     def uncertainty(self, density: StepDensity, nats: Tensor) -> Tensor:
         return density.spread()
@@ -41,7 +41,7 @@ class SeriesTask(VectorTask):
             window.points[0, torch.from_numpy(every[rows])] = torch.nan
 
     def description(self) -> str:
-        return f"{self.told}; {super().description()}"
+        return f"{self.about_data}; {super().description()}"
 
 
 def pieces(line: Line, most: int) -> list[Line]:

@@ -12,7 +12,6 @@ import numpy as np
 
 from hmrnn.cli.common import (
     draw_training,
-    load_model,
     matplotlib_figures,
     one_file,
     output,
@@ -20,41 +19,30 @@ from hmrnn.cli.common import (
     save_figures,
     write_figure,
 )
-from hmrnn.cli.flags import STANDARD_INPUT
-from hmrnn.config import UsageError
+from hmrnn.config import STANDARD_INPUT, UsageError
 from hmrnn.domains.strokes import flags
 from hmrnn.domains.strokes.config import StrokeDataConfig
 from hmrnn.domains.strokes.data.lines import lines_of_file, load_strokes
-from hmrnn.domains.strokes.data.points import (
-    Points,
-    read_json_lines,
-    to_json,
-    to_strokes,
-)
+from hmrnn.domains.strokes.data.points import Points, read_json_lines, to_json, to_strokes
 from hmrnn.domains.strokes.data.writing import write as write_lines
 from hmrnn.domains.strokes.density import predicted_density
-from hmrnn.domains.strokes.drawing import (
-    STYLE,
-    animated_svg,
-    coloured_svg,
-    pieces,
-    svg,
-)
+from hmrnn.domains.strokes.drawing import STYLE, animated_svg, coloured_svg, pieces, svg
 from hmrnn.domains.strokes.model import StrokeModel
 from hmrnn.domains.vectors.commands import (
     MOST_ON_PAGE,
     Source,
     Words,
     generated,
+    segments_line,
     tell_boundaries,
     tell_likelihood,
     title_of,
-    told_segments,
     write_json,
 )
 from hmrnn.domains.vectors.structure import LineSegmentation
 from hmrnn.show.drawings import drawings_page
 from hmrnn.storage.files import write_atomically
+from hmrnn.storage.pretrained import load_model
 
 FIGURES = ("training", "segments", "density")
 
@@ -129,8 +117,8 @@ def segment(asked: flags.Segment) -> None:
         else:
             for number, line in enumerate(found, 1):
                 strokes = len(to_strokes(line.points))
-                told = told_segments(line)
-                out.write(f"line {number}: points: {len(line.points)}; pen strokes: {strokes}; {told}\n")
+                counts = segments_line(line)
+                out.write(f"line {number}: points: {len(line.points)}; pen strokes: {strokes}; {counts}\n")
 
 
 def segmented(model: StrokeModel, files: Sequence[Path], vectors: bool = False) -> Iterator[LineSegmentation]:

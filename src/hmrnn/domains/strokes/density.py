@@ -7,9 +7,9 @@ import numpy.typing as npt
 import torch
 
 from hmrnn.domains.strokes.data.points import Points
+from hmrnn.domains.strokes.mixture import gaussian_log_prob
 from hmrnn.domains.strokes.model import StrokeModel
 from hmrnn.dropout import evaluating
-from hmrnn.mixture import gaussian_log_prob
 
 COLUMNS, MOST_ROWS = 700, 400  # of the grid
 REACH = 4.0  # deviations around a mean: farther away there is next to nothing

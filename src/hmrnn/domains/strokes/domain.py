@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from hmrnn.domains.domain import Domain
 from hmrnn.domains.strokes.config import MEASURE, PRESETS, StrokeRunConfig
 
 if TYPE_CHECKING:
-    from hmrnn.cli.flags import Command
     from hmrnn.domains.strokes.data.lines import StrokeData
     from hmrnn.domains.strokes.explorer import StrokeRun
     from hmrnn.domains.strokes.model import StrokeModel
@@ -27,11 +25,6 @@ class Strokes(Domain):
     run_config = StrokeRunConfig
     presets = PRESETS
     measure = MEASURE
-
-    def flags(self) -> Mapping[str, type[Command]]:
-        from hmrnn.domains.strokes.flags import FLAGS
-
-        return FLAGS
 
     def load(self, run: StrokeRunConfig, data_dir: Path | None) -> StrokeData:
         from hmrnn.domains.strokes.data.lines import load_strokes

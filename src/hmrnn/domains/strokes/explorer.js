@@ -1,90 +1,31 @@
 // The page for runs on strokes: what is drawn is read by every run, and each can go on with the line.
 
-import {copyOf, darkScheme, download, Latest, oncePerFrame, slider, slopeSlider, tell, updatesOf} from "./explorer.js";
-import {Stopped} from "./asking.js";
+import {darkScheme} from "./explorer.js";
+import {ListPage, Panel, sum} from "./panels.js";
 
 const LIGHT = {ink: "#1a1a1a", raw: "#c8c8c8", rule: "#d8dde6", segments: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]};
 const DARK = {ink: "#e8e8e8", raw: "#4c525a", rule: "#2c3340", segments: ["#56b4e9", "#f08c3c", "#2fc79a", "#e0a3c5", "#f0e442", "#a98bf0"]};
 const HEIGHT = 240, MARGIN = 24, NEAR = 1.5;  // of the sheet, around a long line, and between points: pixels
-const PER_LAYER = ["operations", "z"], ONE = ["x", "y", "pen"];
 
-// What a run made of the drawing, and its part of the page.
-class Panel {
-  constructor(server, hello, number, page) {
-    this.server = server;
-    this.number = number;
-    this.page = page;
-    this.run = hello.runs[number];
-    this.latest = new Latest(() => this.#read());
-    this.draw = oncePerFrame(() => this.#draw());
-    this.clear();
-    this.#build(hello.runs.length > 1);
-  }
+class StrokesPanel extends Panel {
+  get once() { return ["x", "y", "pen"]; }
 
-  clear() { this.data = {x: [], y: [], pen: [], operations: this.run.hidden.map(() => []), z: Array.from({length: this.run.detectors}, () => [])}; }
-
-  #build(several) {
-    const part = copyOf("strokes-panel"), $ = this.$ = selector => this.element.querySelector(selector);
-    this.element = part.querySelector(".panel");
-    document.getElementById("panels").append(part);
-    const {name, model, hidden, detectors} = this.run;
-    $("h2").textContent = `${name} (${model}, ${hidden.join(" + ")} units)`;
-    if (several) $(".generate").textContent = `Continue with ${name}`;
+  build($) {
+    const {detectors} = this.run;
     const layers = Array.from({length: detectors}, (_, l) => new Option(`segments of layer ${l + 1} (z${l + 1})`, l + 1));
     $(".layer").append(...layers, new Option("strokes of the pen", 0));
     $(".layer").value = Math.min(2, detectors);
     $(".layer").addEventListener("change", this.draw);
-    this.slope = slopeSlider($(".slope"), this.run, () => this.read());
-    $(".generate").addEventListener("click", () => this.page.generate(this));
-    $(".stop").addEventListener("click", () => this.page.stop());
-    $(".figure").addEventListener("click", () => this.#download("figure", "svg", "image/svg+xml", {layer: +$(".layer").value}));
-    $(".segments").addEventListener("click", () => this.#download("segments", "json", "application/json"));
-    $(".drawing").addEventListener("click", () => this.#download("drawing", "jsonl", "application/json"));
+    $(".figure").addEventListener("click", () => this.download("figure", "svg", "image/svg+xml", {layer: +$(".layer").value}));
+    $(".drawing").addEventListener("click", () => this.download("drawing", "jsonl", "application/json"));
     this.pad = $(".pad");
     this.pad.addEventListener("pointerdown", event => this.page.down(this, event));
     this.pad.addEventListener("pointermove", event => this.page.move(this, event));
     for (const kind of ["pointerup", "pointercancel"]) this.pad.addEventListener(kind, () => this.page.up());
     new ResizeObserver(this.draw).observe(this.pad);
-    darkScheme.addEventListener("change", this.draw);
   }
 
-  request(kind) {
-    const strokes = this.page.strokes;
-    return {kind, run: this.number, strokes: strokes.map(stroke => stroke.points), made: strokes.map(stroke => stroke.by === this.number), ...this.slope()};
-  }
-
-  read() { return this.latest.want(true); }
-
-  async #read() {
-    if (this.page.strokes.length === 0) this.clear();
-    try {
-      await this.server.ask(this.request("read"), answer => this.take(answer));
-    } catch (error) {
-      if (!(error instanceof Stopped)) tell(error.message);
-    }
-    this.#summarise();
-    this.draw();
-  }
-
-  // Points from `start` on take the place of what was there.
-  take(answer) {
-    const put = (column, values) => { column.length = answer.start; column.push(...values); };
-    for (const name of ONE) put(this.data[name], answer[name]);
-    for (const name of PER_LAYER) answer[name].forEach((column, l) => put(this.data[name][l], column));
-    this.#summarise();
-    this.draw();
-  }
-
-  #summarise() {
-    const {pen, z, operations} = this.data, count = column => column.reduce((a, b) => a + b, 0);
-    const layers = z.map((column, l) => `layer ${l + 1}: ${count(column)} ends`).join("; ");
-    this.$(".summary").textContent = `${pen.length} points, ${count(pen)} pen strokes; ${layers}; ${updatesOf(operations, pen.length)}`;
-  }
-
-  async #download(kind, ending, type, more = {}) {
-    const named = answer => download(`${this.run.name}.${ending}`, answer.file, type);
-    await this.page.trying(this.server.ask({...this.request(kind), ...more}, named));
-  }
+  summary() { return `${this.length} points, ${sum(this.data.pen)} pen strokes; ${this.ends()}`; }
 
   // The part of the sheet that is to be seen: all of it and all of the line. While the pen is down it stays.
   view() {
@@ -100,7 +41,7 @@ class Panel {
     return this.seen;
   }
 
-  #draw() {
+  drawNow() {
     const {pad, data} = this, pixels = devicePixelRatio, {left, top, scale} = this.view();
     const colours = darkScheme.matches ? DARK : LIGHT, context = pad.getContext("2d");
     pad.width = Math.round(pad.clientWidth * pixels);  // clears it, too
@@ -146,43 +87,24 @@ function line(context, points) {
   context.stroke();
 }
 
-class StrokesPage {
-  strokes = [];  // each: points, and `by`: the number of the run that made it, or null
+class StrokesPage extends ListPage {
   drawing = false;
-  #making = null;  // the panel that is generating
-  #stopped = false;
+  #lifted = true;  // the pen, by which a run goes on
 
-  constructor(server, hello) {
-    this.server = server;
+  build(hello) {
+    super.build();
     this.letter = hello.runs[0].letter;
-    this.bias = slider(document.getElementById("bias"));
-    this.length = slider(document.getElementById("new"));
-    this.panels = hello.runs.map((_, number) => new Panel(server, hello, number, this));
-    document.getElementById("undo").addEventListener("click", () => this.#change(this.strokes.slice(0, -1)));
-    document.getElementById("clear").addEventListener("click", () => this.#change([]));
-    document.getElementById("file").addEventListener("change", event => this.trying(this.#open(event.target)));
-    document.addEventListener("keydown", event => { if (event.key === "Escape") this.stop(); });
+    document.getElementById("undo").addEventListener("click", () => this.change(this.strokes.slice(0, -1)));
   }
+
+  get strokes() { return this.items; }  // each: points, and `by`: the number of the run that made it, or null
+
+  content(panel) { return {strokes: this.strokes.map(stroke => stroke.points), made: this.strokes.map(stroke => stroke.by === panel.number)}; }
 
   all(axis) { return this.strokes.flatMap(stroke => stroke.points.map(point => point[axis])); }
 
-  readAll() {
-    if (!this.#making) for (const panel of this.panels) panel.read();
-  }
-
-  #change(strokes) {
-    if (this.#making) return;
-    tell("");
-    this.strokes = strokes;
-    this.readAll();
-  }
-
-  async trying(promise) {
-    try { await promise; } catch (error) { tell(error.message); }
-  }
-
   down(panel, event) {
-    if (this.#making || event.button !== 0) return;
+    if (this.making || event.button !== 0) return;
     event.preventDefault();
     panel.pad.setPointerCapture(event.pointerId);
     this.strokes.push({points: [panel.place(event)], by: null});
@@ -210,10 +132,7 @@ class StrokesPage {
   }
 
   // A line of the plain format, made as large as the lines on the sheet want it.
-  async #open(input) {
-    const [file] = input.files;
-    input.value = "";
-    if (!file) return;
+  async open(file) {
     const [first] = (await file.slice(0, 1 << 18).text()).split("\n").filter(text => text.trim());
     let strokes;
     try {
@@ -226,42 +145,21 @@ class StrokesPage {
     const tall = heights[Math.floor(0.9 * (heights.length - 1))] || 1, scale = this.letter / tall, points = strokes.flat();
     const left = Math.min(...points.map(p => p[0])), bottom = Math.max(...points.map(p => p[1]));
     const placed = ([x, y]) => [(x - left) * scale + this.letter / 2, (y - bottom) * scale + 2.5 * this.letter].map(v => Math.round(v * 100) / 100);
-    this.#change(strokes.map(stroke => ({points: stroke.map(placed), by: null})));
+    this.change(strokes.map(stroke => ({points: stroke.map(placed), by: null})));
   }
 
-  stop() {
-    this.#stopped = true;  // what was not yet asked for is not asked for
-    if (this.#making) this.server.stop(this.#making.number);
+  generate(panel) {
+    if (!this.making) this.#lifted = true;
+    return super.generate(panel);
   }
 
-  async generate(panel) {
-    if (this.#making) return;
-    tell("");
-    this.#begin(panel);
-    const request = {...panel.request("generate"), bias: +this.bias.value, new: +this.length.value};
-    await panel.read();
-    let lifted = true;
-    if (!this.#stopped) await this.trying(this.server.ask(request, answer => {
-      answer.x.forEach((x, i) => {
-        if (lifted) this.strokes.push({points: [], by: panel.number});
-        this.strokes.at(-1).points.push([x, answer.y[i]]);
-        lifted = answer.pen[i] === 1;
-      });
-      panel.take(answer);
-      for (const other of this.panels) if (other !== panel) other.read();
-    }));
-    this.#begin(null);
-    this.readAll();
-  }
-
-  #begin(panel) {
-    this.#making = panel;
-    this.#stopped = false;
-    for (const each of this.panels) {
-      each.$(".generate").disabled = panel !== null;
-      each.$(".stop").disabled = each !== panel;
-    }
+  add(answer, panel) {
+    answer.x.forEach((x, i) => {
+      if (this.#lifted) this.strokes.push({points: [], by: panel.number});
+      this.strokes.at(-1).points.push([x, answer.y[i]]);
+      this.#lifted = answer.pen[i] === 1;
+    });
   }
 }
 
-export const start = (server, hello) => new StrokesPage(server, hello);
+export const start = (server, hello) => new StrokesPage(server, hello, StrokesPanel);

@@ -12,25 +12,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hmrnn.domains.strokes.data.points import LARGEST, Points, to_json
+from hmrnn.domains.strokes.data.points import LARGEST, Points, checked_strokes, to_json
 from hmrnn.domains.strokes.drawing import coloured_svg
 from hmrnn.domains.strokes.hand import LETTER, Hand
 from hmrnn.domains.strokes.model import StrokeModel
 from hmrnn.domains.vectors.generation import write_on
 from hmrnn.domains.vectors.reading import read_on
 from hmrnn.explorer.reading import Memory
-from hmrnn.explorer.requests import (
-    MOST_NEW,
-    MOST_POINTS,
-    Refused,
-    Request,
-)
-from hmrnn.explorer.runs import (
-    Answer,
-    Answers,
-    Run,
-    told,
-)
+from hmrnn.explorer.requests import MOST_NEW, MOST_POINTS, Refused, Request, quoted
+from hmrnn.explorer.runs import Answer, Answers, Run, answer_of
 from hmrnn.structure.operations import Steps, updates
 from hmrnn.structure.reading import Place, Read
 from hmrnn.structure.segments import by_layer
@@ -63,8 +53,8 @@ class StrokeRun(Run[StrokeModel]):
 
     def points(self, request: Request) -> tuple[Points, Any]:
         """The points that the model reads, and where on the screen the first one is."""
-        strokes = request.strokes()
-        points = self.hand.points(strokes, request.flags("made", len(strokes)))
+        strokes = strokes_of(request)
+        points = self.hand.points(strokes, made_of(request, len(strokes)))
         return points, strokes[0][0] if strokes else BEGINNING
 
     def drawn(self, request: Request) -> Points:
@@ -126,4 +116,20 @@ class StrokeRun(Run[StrokeModel]):
 
 def shown(steps: Steps, places: npt.NDArray[np.float64]) -> Answer:
     x, y = np.round(places, 2).T.tolist()
-    return {**told(steps), "x": x, "y": y, "pen": steps.inputs[:, 2].int().tolist()}
+    return {**answer_of(steps), "x": x, "y": y, "pen": steps.inputs[:, 2].int().tolist()}
+
+
+def strokes_of(request: Request) -> list[list[list[float]]]:
+    """Strokes of a drawing that have a point; there may be none."""
+    try:
+        return [stroke for stroke in checked_strokes(request.content.get("strokes")) if stroke]
+    except ValueError as error:
+        raise Refused(f"strokes: {error}") from None
+
+
+def made_of(request: Request, strokes: int) -> list[bool]:
+    """For each of so many strokes, whether the run made it."""
+    value = request.content.get("made")
+    if not isinstance(value, list) or len(value) != strokes or not all(isinstance(made, bool) for made in value):
+        raise Refused(f"made must be true or false for each of the {strokes:,} strokes; got {quoted(value)}")
+    return value

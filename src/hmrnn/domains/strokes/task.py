@@ -24,7 +24,7 @@ class StrokeTask(VectorTask):
 
     def __init__(self, model: StrokeModel, data: StrokeData, run: StrokeRunConfig, processes: Processes) -> None:
         super().__init__(model, data.split("train"), data.split("valid"), run.training, processes, run.data.late_window)
-        self.told, self.scaling = data.told(), run.data.scaling
+        self.about_data, self.scaling = data.description(), run.data.scaling
 
     def vary(self, window: Window, update: int, rows: npt.NDArray[np.int64], start: int) -> None:
         window.points[..., :2] *= self.scales(update, rows)
@@ -36,4 +36,4 @@ class StrokeTask(VectorTask):
         return torch.from_numpy(1 + self.scaling * every[rows]).float().unsqueeze(1)
 
     def description(self) -> str:
-        return f"{self.told}; {super().description()}"
+        return f"{self.about_data}; {super().description()}"

@@ -36,7 +36,7 @@ class Chosen:
     names: tuple[str, ...] = ()  # of what was chosen of it
     symbols: int = 0  # so many of the validation part it was chosen on
 
-    def told(self) -> dict[str, Any]:
+    def origin(self) -> dict[str, Any]:
         on = {"split": "valid", "first": self.symbols} if self.names else None
         return {"chosen": list(self.names), "chosen_on": on}
 
@@ -95,55 +95,54 @@ def measure(adapting: Adapting, model: TextModel, numbers: Numbers, streams: int
     start = time.perf_counter()
     at = adapting.temperature
     plain, *warmed = bits_at((1.0,) if at is None else (1.0, at.value), model, numbers, streams, show=True)
-    answer: dict[str, Any] = {"bits_per_character": plain, "seconds": time.perf_counter() - start}
-    answer["temperature"] = None if at is None else at_temperature(at, warmed[0])
-    answer["dynamic"] = dynamic_figures(adapting, numbers)
+    bits = f"bits_per_{model.symbols.counted}"
+    answer: dict[str, Any] = {bits: plain, "seconds": time.perf_counter() - start}
+    answer["temperature"] = None if at is None else {bits: warmed[0], **at_temperature(at)}
+    answer["dynamic"] = dynamic_figures(adapting, numbers, bits)
     return answer
 
 
-def dynamic_figures(adapting: Adapting, numbers: Numbers) -> dict[str, Any] | None:
+def dynamic_figures(adapting: Adapting, numbers: Numbers, bits: str) -> dict[str, Any] | None:
     if adapting.dynamic is None or adapting.rates is None:
         return None
     start = time.perf_counter()
     at, rates = adapting.dynamic_temperature, adapting.rates
     score = adapting.dynamic.score(numbers, rates.value, (1.0,) if at is None else (1.0, at.value), show=True)
     return {
-        "bits_per_character": score.bits[0],
+        bits: score.bits[0],
         "eta": rates.value.eta,
         "lambda": rates.value.decay,
-        **rates.told(),
+        **rates.origin(),
         "epsilon": EPSILON,
         "window": adapting.dynamic.window,
         "restarts": score.restarts,
-        "temperature": None if at is None else at_temperature(at, score.bits[1]),
+        "temperature": None if at is None else {bits: score.bits[1], **at_temperature(at)},
         "seconds": time.perf_counter() - start,
     }
 
 
-def at_temperature(at: Chosen, bits: float) -> dict[str, Any]:
-    return {"bits_per_character": bits, "temperature": at.value, **at.told()}
+def at_temperature(at: Chosen) -> dict[str, Any]:
+    return {"temperature": at.value, **at.origin()}
 
 
-def told(figures: dict[str, Any], symbols: int) -> list[str]:
-    """The lines that follow the plain one."""
-    lines = [] if figures["temperature"] is None else [told_temperature(figures["temperature"], "")]
+def lines_of(figures: dict[str, Any], bits: str, symbols: int) -> list[str]:
+    """The lines that follow the plain one. `bits` is the name of the figure."""
+    lines = [] if figures["temperature"] is None else [line_of_temperature(figures["temperature"], bits, "")]
     dynamic = figures["dynamic"]
     if dynamic is not None:
         restarts = f", {dynamic['restarts']} times anew from the trained weights" if dynamic["restarts"] else ""
         lines.append(
-            f"{dynamic['bits_per_character']:.4f} with dynamic evaluation: it goes on learning as it reads, with eta "
+            f"{dynamic[bits]:.4f} with dynamic evaluation: it goes on learning as it reads, with eta "
             f"{dynamic['eta']:g} and lambda {dynamic['lambda']:g}, after each {dynamic['window']} symbols{restarts} "
             f"({how_chosen(dynamic)}; {symbols / dynamic['seconds']:,.0f} symbols/s)"
         )
         if dynamic["temperature"] is not None:
-            lines.append(told_temperature(dynamic["temperature"], "dynamic evaluation and "))
+            lines.append(line_of_temperature(dynamic["temperature"], bits, "dynamic evaluation and "))
     return lines
 
 
-def told_temperature(figure: dict[str, Any], what: str) -> str:
-    return (
-        f"{figure['bits_per_character']:.4f} with {what}temperature {figure['temperature']:.4g} ({how_chosen(figure)})"
-    )
+def line_of_temperature(figure: dict[str, Any], bits: str, what: str) -> str:
+    return f"{figure[bits]:.4f} with {what}temperature {figure['temperature']:.4g} ({how_chosen(figure)})"
 
 
 def how_chosen(figure: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import reduce
@@ -19,7 +19,6 @@ from tqdm import tqdm
 
 from hmrnn.cli.common import (
     draw_training,
-    load_model,
     matplotlib_figures,
     one_file,
     output,
@@ -27,23 +26,18 @@ from hmrnn.cli.common import (
     save_figures,
     tell_scores,
 )
-from hmrnn.cli.flags import STANDARD_INPUT
 from hmrnn.cli.read import bad_usage
-from hmrnn.config import UsageError
+from hmrnn.config import STANDARD_INPUT, SettingError, UsageError
 from hmrnn.domains.text import flags, generation
-from hmrnn.domains.text.adapting import measure, prepare, told
-from hmrnn.domains.text.config import (
-    OnUnknown,
-    TextDataConfig,
-    TextRunConfig,
-)
+from hmrnn.domains.text.adapting import lines_of, measure, prepare
+from hmrnn.domains.text.config import OnUnknown, TextDataConfig, TextRunConfig
 from hmrnn.domains.text.data.corpora import files_below, load_text
 from hmrnn.domains.text.data.planted import planted
 from hmrnn.domains.text.data.store import TextData, told_left_out
 from hmrnn.domains.text.data.symbols import Symbols, numbered, texts
 from hmrnn.domains.text.evaluation import check_length
 from hmrnn.domains.text.generation import Sampling
-from hmrnn.domains.text.known import at_separators, from_planted, from_words
+from hmrnn.domains.text.known import at_separators, from_planted, from_segments, from_words
 from hmrnn.domains.text.marks import Marked, mark_of_layer
 from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.page import MOST_ON_PAGE, page
@@ -52,11 +46,11 @@ from hmrnn.domains.text.structure import follow, segment_numbers
 from hmrnn.domains.text.written import write_json, write_marked
 from hmrnn.printable import for_stream, printable
 from hmrnn.show.progress import show_bar
-from hmrnn.storage.config_json import read_config
+from hmrnn.storage.pretrained import load_model
 from hmrnn.structure.operations import Updates
 from hmrnn.structure.scores import scores_of
 from hmrnn.structure.written import Counted
-from hmrnn.training.checkpoint import load_run
+from hmrnn.training.checkpoint import SavedRun, no_run, run_in
 
 READ_AT_ONCE = 1 << 16  # bytes
 CLASSIFIED = 50_000  # symbols of a text that are enough to tell how often a detector fires on a kind of them
@@ -64,13 +58,19 @@ FIGURES = ("training", "boundaries", "norms", "classes")
 
 
 def text_to_evaluate(
-    directory: Path, data: str | None, symbols: Symbols, on_unknown: OnUnknown, data_dir: Path | None
+    directory: Path,
+    run: SavedRun | None,
+    data: str | None,
+    symbols: Symbols,
+    on_unknown: OnUnknown,
+    data_dir: Path | None,
 ) -> tuple[TextDataConfig, TextData, bool]:
     """The text that `data` names, or else the run's own; and whether it has parts of its own, or is the run's."""
-    if data is not None and not read_config(directory)[1]:  # a model that is no run
+    if run is None:
+        if data is None:
+            raise no_run(directory)
         config = TextDataConfig(data).at_home()
         return config, load_text(config, data_dir, symbols, on_unknown), not config.is_path
-    run = load_run(directory)
     assert isinstance(run.config, TextRunConfig)
     config = replace(run.config.data, data=data or run.config.data.data).at_home()
     text = load_text(config, data_dir or run.data_dir, symbols, on_unknown)
@@ -83,10 +83,10 @@ def text_to_evaluate(
     return config, text, not config.is_path or config == run.config.data
 
 
-def text_trained_on(directory: Path, symbols: Symbols, data_dir: Path | None) -> TextData:
+def text_trained_on(directory: Path, run: SavedRun | None, symbols: Symbols, data_dir: Path | None) -> TextData:
     """The run's own text, for what has to be measured or chosen on it."""
     try:
-        return text_to_evaluate(directory, None, symbols, "error", data_dir)[1]
+        return text_to_evaluate(directory, run, None, symbols, "error", data_dir)[1]
     except (ValueError, OSError) as error:
         raise ValueError(
             f"--dynamic, and --temperature auto, need the text that {directory} was trained on: what gradients are "
@@ -99,8 +99,11 @@ def evaluate(asked: flags.Evaluate) -> None:
     """Tells the bits per character of a text, and beside them what was asked for."""
     directory, reading, adapting, streams = asked.run, asked.reading, asked.adapting, asked.streams
     model = load_model(TextModel, directory, reading)
-    own = text_trained_on(directory, model.symbols, asked.data_dir) if adapting.needs_own_text else None
-    config, text, in_parts = text_to_evaluate(directory, asked.data, model.symbols, reading.on_unknown, asked.data_dir)
+    run = run_in(directory)
+    own = text_trained_on(directory, run, model.symbols, asked.data_dir) if adapting.needs_own_text else None
+    config, text, in_parts = text_to_evaluate(
+        directory, run, asked.data, model.symbols, reading.on_unknown, asked.data_dir
+    )
     split = asked.split or ("test" if in_parts else "all")
     numbers = text.split(split)
     check_length(numbers)  # before minutes of choosing
@@ -111,10 +114,10 @@ def evaluate(asked: flags.Evaluate) -> None:
         return
     how = "one stream, exact" if streams == 1 else f"{streams} streams: each but the first starts without a past"
     speed = f"{len(numbers) / found['seconds']:,.0f} symbols/s"
-    bits = found["bits_per_character"]
-    name = printable(config.data)
-    print(f"{bits:.4f} bits per character: {name}, {split}, {len(numbers):,} symbols ({how}; {speed})")
-    for line in told(found, len(numbers)):
+    per, name = model.symbols.counted, printable(config.data)
+    bits = f"bits_per_{per}"
+    print(f"{found[bits]:.4f} bits per {per}: {name}, {split}, {len(numbers):,} symbols ({how}; {speed})")
+    for line in lines_of(found, bits, len(numbers)):
         print(line)
 
 
@@ -141,9 +144,11 @@ def generate(asked: flags.Generate) -> None:
 def segment(asked: flags.Segment) -> None:
     """Writes the segments of texts while they are read."""
     model = load_model(TextModel, asked.run, asked.reading)
-    detectors = model.rnn.num_layers - 1
-    if asked.layer is not None and asked.layer > detectors:
-        raise UsageError(f"--layer {asked.layer}: this run has boundaries in {detectors} layers")
+    detectors = 0 if model.config.model == "lstm" else model.rnn.num_layers - 1
+    if asked.of_layer is not None and asked.of_layer > detectors:
+        raise UsageError(
+            f"there are no segments of layer {asked.of_layer}: this run has boundaries in {detectors} layers"
+        )
     sources = list(texts_to_segment(asked, model))
     several = len(sources) > 1
     if several and asked.format == "html":
@@ -207,10 +212,10 @@ def write_segments(
     if asked.format == "json":
         steps = Counted(read.steps(hidden=asked.vectors) for read in reads)
         return write_json(model, steps, out, asked.layer, name if several else None)
-    separator = "\n" if asked.lines else asked.separator
-    if separator is None and asked.layer is None:
+    if asked.of_layer is None:
         return write_marked(model, Counted(reads), out)
-    return write_marked(model, Counted(reads), out, mark_of_layer(asked.layer or 1, separator), escape=asked.lines)
+    separator = "\n" if asked.lines else asked.separator and asked.separator.replace("\\n", "\n").replace("\\t", "\t")
+    return write_marked(model, Counted(reads), out, mark_of_layer(asked.of_layer, separator), escape=asked.lines)
 
 
 def at_most(most: int, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -229,12 +234,15 @@ def score(asked: flags.Score) -> None:
     directory, gold, reading = asked.run, asked.gold, asked.reading
     model = load_model(TextModel, directory, reading)
     if gold is not None:
-        content = "".join(texts([gold.read_bytes()], model.symbols.unit, str(gold)))
-        text, known = from_words(content.splitlines(), newline="\n" in model.symbols.table)
+        content = "".join(texts([gold.read_bytes()], model.symbols.unit, str(gold))).splitlines()
+        if model.symbols.unit == "token":
+            text, known = "\n".join(content), from_segments([len(line.split()) for line in content])
+        else:
+            text, known = from_words(content, newline="\n" in model.symbols.table)
         numbers, what = model.symbols.encode(text, reading.on_unknown), str(gold)
     else:
         config, loaded, in_parts = text_to_evaluate(
-            directory, asked.data, model.symbols, reading.on_unknown, asked.data_dir
+            directory, run_in(directory), asked.data, model.symbols, reading.on_unknown, asked.data_dir
         )
         split = asked.split or ("test" if in_parts else "all")
         numbers = torch.from_numpy(loaded.split(split)[: asked.first].astype(np.int64))
@@ -242,6 +250,12 @@ def score(asked: flags.Score) -> None:
         if config.data == "planted":
             start = 0 if split == "all" else loaded.splits[split][0]
             known = from_planted(planted(config.planted), start, start + len(numbers))
+        elif model.symbols.unit == "token":
+            raise SettingError(
+                "{data}: it is not known where segments of tokens end: {0}, a file with a segment a line, tells it",
+                "gold",
+                data=config.data,
+            )
         else:
             known = at_separators(model.symbols.text(numbers.tolist()))
     if len(numbers) == 0:
@@ -257,13 +271,17 @@ def figure(asked: flags.Figure) -> None:
     """Draws a run, or the training curves of several."""
     directories, out, text, reading = asked.runs, asked.out, asked.text, asked.reading
     figures = matplotlib_figures("hmrnn.domains.text.figures")
-    kinds = FIGURES if asked.kind == "all" else (asked.kind,)
+    kinds: Sequence[str] = FIGURES if asked.kind == "all" else (asked.kind,)
     as_file = one_file(out, kinds)
     made = {}
     if "training" in kinds:
         made["training"] = draw_training(directories)
     if set(kinds) != {"training"}:
         model = load_model(TextModel, directories[0], reading)
+        if model.symbols.unit == "token":
+            if asked.kind == "classes":
+                raise UsageError("--kind classes tells apart kinds of characters, and this run reads tokens")
+            kinds = tuple(kind for kind in kinds if kind != "classes")
         if text is not None:
             with text.open("rb") as stream:
                 chunks = iter(lambda: stream.read(READ_AT_ONCE), b"")
@@ -271,7 +289,8 @@ def figure(asked: flags.Figure) -> None:
                 enough = 1 + 4 * CLASSIFIED // READ_AT_ONCE  # chunks: a character has at most 4 bytes
                 numbers = torch.cat(list(islice(read, enough)))
         else:
-            loaded = text_to_evaluate(directories[0], None, model.symbols, reading.on_unknown, asked.data_dir)[1]
+            run, unknown = run_in(directories[0]), reading.on_unknown
+            loaded = text_to_evaluate(directories[0], run, None, model.symbols, unknown, asked.data_dir)[1]
             numbers = torch.from_numpy(loaded.split("valid").astype(np.int64))
         short = segment_numbers(model, numbers[: asked.symbols])
         if {"boundaries", "norms"} & set(kinds) and (hint := figures.font_hint(short.text)):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from tyro.conf import Suppress, arg
+from tyro.conf import OmitArgPrefixes, Suppress, arg
 
 from hmrnn.config import (
     MOST_SYMBOLS,
+    MOST_UNITS,
     OURS,
     DataConfig,
+    MadeDataConfig,
     Measure,
     ModelConfig,
     NameOrFile,
@@ -21,13 +23,13 @@ from hmrnn.config import (
     SettingError,
     TrainingConfig,
     check_range,
-    check_seed,
     check_size,
     paper_training,
 )
 
 MEASURE = Measure("bits", "bits per character", math.log(2), "symbols")
 OnUnknown = Literal["error", "skip", "replace"]
+SymbolKind = Literal["characters", "bytes", "tokens"]
 TEXT_SETS = ("ptb", "text8", "enwik8", "builtin", "planted")
 
 
@@ -45,28 +47,26 @@ class TextModelConfig(ModelConfig):
 
 
 @dataclass(frozen=True)
-class PlantedConfig:
+class PlantedConfig(MadeDataConfig):
     """The planted hierarchy: words of letters, phrases of words, and so on, with nothing between them."""
 
     symbols: int = 1_000_000
-    """About how many symbols to make: the last phrase is not cut."""
+    """Approximate length in symbols; the last phrase is complete."""
     letters: int = 20
-    """Distinct letters, at most 26."""
+    """Number of distinct letters, at most 26."""
     words: int = 50
-    """Distinct words, and at each higher level as many distinct units."""
+    """Number of distinct words, and of distinct units at each higher level."""
     word_length: tuple[int, int] = (3, 7)
-    """Letters of the shortest and of the longest word."""
+    """Shortest and longest word, in letters."""
     phrase_length: tuple[int, int] = (2, 4)
-    """Units of the level below in the shortest and in the longest unit of a level."""
+    """Shortest and longest unit of a higher level, in units of the level below."""
     depth: int = 2
-    """Levels: 1 for words alone, 2 for words and phrases, and so on."""
+    """Number of levels: 1 for words, 2 for words and phrases, and so on."""
     noise: float = 0.0
-    """Share of the symbols that are replaced by a random letter."""
-    seed: int = 0
-    """The same seed plants the same hierarchy."""
+    """Share of the symbols replaced by a random letter."""
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
+        super().__post_init__()
         for name in ("symbols", "words", "depth"):
             check_size(name, getattr(self, name), MOST_SYMBOLS)
         if not 2 <= self.letters <= 26:
@@ -90,18 +90,36 @@ class TextDataConfig(DataConfig):
     data: NameOrFile = "builtin"
     """ptb, text8, enwik8, builtin (no download), planted (made), or a file or a folder of files; - is standard input,
     which is kept in the run."""
-    bytes: bool = False
-    """Take a file's bytes as its symbols, not its UTF-8 characters. enwik8 always is."""
+    symbols: SymbolKind = "characters"
+    """What is one symbol: a UTF-8 character, a byte, or a token between white space. enwik8 is always read as bytes."""
+    most_symbols: int = 10_000
+    """Tokens: number of distinct symbols. The most frequent tokens have their own, all others share one."""
     random_start: bool = False
-    """Start every epoch but the first at a random place of the training text and go round. Then the text is cut into
-    sequences and windows elsewhere each time."""
+    """Start each epoch but the first at a random place of the training text, so that windows begin elsewhere."""
     strict: bool = False
-    """Fail if a file of a folder can't be read, or is not text. By default such files are named, and left out."""
+    """Fail if a file of a folder is unreadable or not text. By default such files are named and left out."""
     planted: PlantedConfig = field(default_factory=PlantedConfig)
 
     def __post_init__(self) -> None:
-        if self.bytes and self.data in ("ptb", "text8", "builtin", "planted"):
+        if self.symbols == "bytes" and self.data in ("ptb", "text8", "builtin", "planted"):
             raise ValueError(f"bytes is for files; {self.data} is made of characters")
+        if self.symbols == "tokens" and self.data == "planted":
+            raise ValueError("planted has no white space: it can't be read as tokens")
+        check_size("most_symbols", self.most_symbols, MOST_UNITS)
+        if self.most_symbols < 2:
+            raise ValueError("most_symbols must be at least 2: a token, and one for all others")
+
+    @property
+    def measure(self) -> Measure:
+        return replace(MEASURE, text="bits per token") if self.symbols == "tokens" else MEASURE
+
+    @staticmethod
+    def migrated(content: dict[str, Any]) -> dict[str, Any]:
+        """Runs from before there were tokens say whether their symbols are bytes."""
+        if not isinstance(content.get("bytes"), bool):
+            return content
+        named = {name: value for name, value in content.items() if name != "bytes"}
+        return {"symbols": "bytes" if content["bytes"] else "characters", **named}
 
 
 @dataclass(frozen=True)
@@ -110,8 +128,8 @@ class TextRunConfig(RunConfig):
 
     kind: ClassVar[str] = "text"
     data: Annotated[TextDataConfig, arg(name="")] = field(default_factory=TextDataConfig)
-    model: Annotated[TextModelConfig, arg(name="")] = field(default_factory=TextModelConfig)
-    training: Annotated[TrainingConfig, arg(name="")] = field(default_factory=TrainingConfig)
+    model: Annotated[TextModelConfig, OmitArgPrefixes] = field(default_factory=TextModelConfig)
+    training: Annotated[TrainingConfig, OmitArgPrefixes] = field(default_factory=TrainingConfig)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from hmrnn.config import RunConfig
+from hmrnn.config import Measure, RunConfig
 from hmrnn.domains.domain import Domain
 from hmrnn.domains.text.config import (
     IN_EXPLORER,
@@ -18,7 +18,6 @@ from hmrnn.domains.text.config import (
 )
 
 if TYPE_CHECKING:
-    from hmrnn.cli.flags import Command
     from hmrnn.domains.text.data.store import TextData
     from hmrnn.domains.text.explorer import TextRun
     from hmrnn.domains.text.model import TextModel
@@ -35,18 +34,17 @@ class Text(Domain):
     presets = PRESETS
     measure = MEASURE
     files = ("symbols.json",)
+    aliases = MappingProxyType({"--bytes": ("--symbols", "bytes")})
     in_explorer = IN_EXPLORER
 
     def preset_for(self, data: str | None) -> str:
         return "small"  # the large models take hours: they are asked for by name
 
+    def measure_of(self, run: TextRunConfig) -> Measure:
+        return run.data.measure
+
     def steps_per_update(self, run: RunConfig) -> int:
         return run.training.batch_size * run.training.window
-
-    def flags(self) -> Mapping[str, type[Command]]:
-        from hmrnn.domains.text.flags import FLAGS
-
-        return FLAGS
 
     def load(self, run: TextRunConfig, data_dir: Path | None) -> TextData:
         from hmrnn.domains.text.data.corpora import load_text

@@ -12,25 +12,15 @@ from torch import Tensor
 
 from hmrnn.domains.text.config import OnUnknown, TextRunConfig
 from hmrnn.domains.text.data.corpora import load_text
-from hmrnn.domains.text.data.symbols import Symbols, as_symbols
+from hmrnn.domains.text.data.symbols import Symbols
 from hmrnn.domains.text.generation import Sampling, write_on
 from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.page import readable
 from hmrnn.domains.text.reading import read_on, unseen
 from hmrnn.domains.text.written import write_json
 from hmrnn.explorer.reading import Memory
-from hmrnn.explorer.requests import (
-    MOST_NEW,
-    MOST_SYMBOLS,
-    Refused,
-    Request,
-)
-from hmrnn.explorer.runs import (
-    Answer,
-    Answers,
-    Run,
-    told,
-)
+from hmrnn.explorer.requests import MOST_NEW, MOST_SYMBOLS, Refused, Request
+from hmrnn.explorer.runs import Answer, Answers, Run, answer_of
 from hmrnn.structure.operations import Steps
 from hmrnn.structure.reading import Place, Read
 from hmrnn.structure.written import Counted
@@ -52,7 +42,8 @@ class TextRun(Run[TextModel]):
         return {"read": self.read, "generate": self.generate, "segments": self.segments}
 
     def described(self) -> Answer:
-        own = {"unit": self.model.symbols.unit, "on_unknown": self.on_unknown, "text": self.opening}
+        symbols = self.model.symbols
+        own = {"unit": symbols.unit, "between": symbols.between, "on_unknown": self.on_unknown, "text": self.opening}
         return {**super().described(), **own, "delay": self.model.delay}
 
     @cached_property
@@ -63,7 +54,7 @@ class TextRun(Run[TextModel]):
             text = own_text(self.directory, symbols)
         except (ValueError, OSError):  # a model without a run, or a run whose text is gone
             text = SENTENCE
-            if not set(as_symbols(text.encode())) <= set(symbols.table):
+            if not set(symbols.split(text)) <= set(symbols.table):
                 text = self.model.generate("", OPENING // 2, seed=0)
         return text
 
@@ -80,7 +71,7 @@ class TextRun(Run[TextModel]):
         """Every step from the symbol on that the page does not have: `have` counts the characters it has."""
         text, model = request.text(), self.asked_model(request)
         numbers = self.numbers(text)
-        have = len(self.numbers(text[: request.whole("have", 0, len(text))]))
+        have = len(self.numbers(self.model.symbols.whole(text[: request.whole("have", 0, len(text))])))
         first = {"start": have, "unknown": self.unknown(text)}
         for read in self.read_all(model, numbers):
             if read.after.at <= have:
@@ -94,12 +85,12 @@ class TextRun(Run[TextModel]):
     def unknown(self, text: str) -> list[str]:
         """The symbols of a text that the model does not know, by name."""
         symbols = self.model.symbols
-        found = set(as_symbols(text.encode()) if symbols.unit == "byte" else text) - set(symbols.table)
+        found = set(symbols.split(text)) - set(symbols.table)
         return [symbols.named(symbol) for symbol in sorted(found)[:MOST_NAMED]]
 
     def shown(self, steps: Steps, first: int = 0) -> Answer:
-        symbols = [readable(symbol) for symbol in self.model.symbols.text(steps.inputs[first:].tolist())]
-        return {**told(steps, first), "symbols": symbols}
+        symbols = [readable(symbol) for symbol in self.model.symbols.listed(steps.inputs[first:])]
+        return {**answer_of(steps, first), "symbols": symbols}
 
     def generate(self, request: Request) -> Answers:
         """What follows the text, symbol by symbol, each with its step."""
@@ -112,7 +103,7 @@ class TextRun(Run[TextModel]):
         for read in self.read_all(model, self.numbers(prompt)):
             place = read.after
             yield None
-        decoder = model.symbols.decoder()
+        decoder = model.symbols.decoder(begun=place.at > 0)
         for made in islice(write_on(model, place if place.at else unseen(model), sampling), min(new, room)):
             yield {**self.shown(made.steps()), "text": decoder(int(made.inputs))}
 
@@ -133,10 +124,10 @@ def own_text(directory: Path | None, symbols: Symbols) -> str:
         raise ValueError("this is no run")
     run = load_run(directory)
     assert isinstance(run.config, TextRunConfig)
-    numbers = load_text(run.config.data, run.data_dir, symbols, "skip").split("valid")[: 2 * OPENING]
-    text = symbols.text(numbers.tolist())
-    start = text.find("\n", 0, OPENING) + 1
-    return symbols.readable(text[start : start + OPENING])
+    numbers = load_text(run.config.data, run.data_dir, symbols, "skip").split("valid")[: 2 * OPENING].tolist()
+    before = symbols.listed(numbers[:OPENING])
+    start = before.index("\n") + 1 if "\n" in before else 0
+    return symbols.decode(numbers[start : start + OPENING])
 
 
 def possible(on_unknown: OnUnknown, model: TextModel) -> OnUnknown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,25 +20,34 @@ from hmrnn.show.style import TEXT_WIDTH, WITH_BLACK
 
 OPERATION_COLOURS = {Operation.UPDATE: "#0072B2", Operation.COPY: "#F0F0F0", Operation.FLUSH: "#D55E00"}
 
-ROW = 90  # symbols in a row, as in the paper's Figure 3
+ROW = 90  # characters in a row, as in the paper's Figure 3
+LONGEST = 12  # characters of a token that are shown
 
 
 def visible(symbol: str) -> str:
     """A symbol in a picture: white space must be seen, too."""
     if symbol in "\n\r":
         return "↵"
-    return "␣" if symbol.isspace() else symbol if symbol.isprintable() else "·"
+    if len(symbol) > LONGEST:
+        symbol = symbol[: LONGEST - 1] + "…"
+    return "␣" if symbol.isspace() else "".join(own if own.isprintable() else "·" for own in symbol)
+
+
+def width_of(symbols: Sequence[str]) -> int:
+    """Characters that each takes of a row: tokens have room between them."""
+    longest = max(map(len, symbols))
+    return 1 if longest == 1 else min(longest, LONGEST) + 1
 
 
 class Letters:
     """Writes symbols in fonts that have them."""
 
-    def __init__(self, text: str) -> None:
-        self.families, self.missing = fonts_for(visible(symbol) for symbol in text)
+    def __init__(self, symbols: Iterable[str]) -> None:
+        self.families, self.missing = fonts_for(letter for symbol in symbols for letter in visible(symbol))
 
-    def write(self, axes: Axes, text: str, y: float) -> None:
-        for i, symbol in enumerate(map(visible, text)):
-            drawn = "·" if symbol in self.missing else symbol
+    def write(self, axes: Axes, symbols: Iterable[str], y: float) -> None:
+        for i, symbol in enumerate(map(visible, symbols)):
+            drawn = "".join("·" if letter in self.missing else letter for letter in symbol)
             axes.text(i + 0.5, y, drawn, family=self.families, fontsize=7.5, ha="center", va="center", parse_math=False)
 
 
@@ -49,20 +59,21 @@ def font_hint(text: str) -> str:
 
 def boundaries_figure(found: Segmentation) -> Figure:
     """The boundaries of every layer under the text, in rows: a line for each, with a tick where a segment ends."""
-    layers, letters = range(found.steps.z.shape[1]), Letters(found.text)
-    rows = math.ceil(len(found.text) / ROW)
+    layers, symbols = range(found.steps.z.shape[1]), found.symbols
+    letters, in_row = Letters(symbols), ROW // width_of(symbols)
+    rows = math.ceil(len(symbols) / in_row)
     figure = Figure(figsize=(TEXT_WIDTH, 0.3 + rows * (0.35 + 0.16 * len(layers))), layout="constrained")
     for row, axes in enumerate(figure.subplots(rows, 1, squeeze=False)[:, 0]):
-        start = row * ROW
-        text = found.text[start : start + ROW]
-        letters.write(axes, text, y=0.7)
+        start = row * in_row
+        shown = symbols[start : start + in_row]
+        letters.write(axes, shown, y=0.7)
         for l in layers:
-            ends = np.flatnonzero(found.steps.z[start : start + ROW, l].numpy()) + 1
+            ends = np.flatnonzero(found.steps.z[start : start + in_row, l].numpy()) + 1
             y, colour = -0.2 - 0.6 * l, WITH_BLACK[l % len(WITH_BLACK)]
-            axes.hlines(y, 0, len(text), color=colour, linewidth=1 + l, gid=f"layer {l + 1}")
+            axes.hlines(y, 0, len(shown), color=colour, linewidth=1 + l, gid=f"layer {l + 1}")
             axes.vlines(ends, y - 0.28, y + 0.28, color=colour, linewidth=1.6, gid=f"ends of layer {l + 1}")
-            axes.text(-0.6, y, f"z{l + 1}", ha="right", va="center", color=colour, fontsize=8)
-        axes.set_xlim(-2, ROW + 0.5)
+            axes.text(-0.6 * in_row / ROW, y, f"z{l + 1}", ha="right", va="center", color=colour, fontsize=8)
+        axes.set_xlim(-2 * in_row / ROW, in_row * (1 + 0.5 / ROW))
         axes.set_ylim(-0.6 * len(layers), 1.2)
         axes.axis("off")
     return figure
@@ -72,13 +83,15 @@ def norms_figure(found: Segmentation) -> Figure:
     """The norms of the hidden states of each layer as a heat map, in a scale of its own, with a white line where a
     segment ends; under it what the layer did. In rows."""
     norms, operations = found.steps.norms.numpy().T, found.steps.operations.numpy().T  # (L, T)
-    L, rows = len(norms), math.ceil(len(found.text) / ROW)
+    symbols = found.symbols
+    in_row = ROW // width_of(symbols)
+    L, rows = len(norms), math.ceil(len(symbols) / in_row)
     figure = Figure(figsize=(TEXT_WIDTH, 0.9 + rows * (0.3 + 0.3 * L)), layout="constrained")
     palette = ListedColormap([OPERATION_COLOURS[operation] for operation in Operation])
-    letters, heats = Letters(found.text), {}
+    letters, heats = Letters(symbols), {}
     for row, axes in enumerate(figure.subplots(rows, 1, squeeze=False)[:, 0]):
-        start, end = row * ROW, min((row + 1) * ROW, len(found.text))
-        letters.write(axes, found.text[start:end], y=L + 0.5)
+        start, end = row * in_row, min((row + 1) * in_row, len(symbols))
+        letters.write(axes, symbols[start:end], y=L + 0.5)
         for l in range(L):  # the highest layer on top, as in the paper
             box = (0, end - start, l + 0.3, l + 0.95)
             heats[l] = axes.imshow(
@@ -98,8 +111,8 @@ def norms_figure(found: Segmentation) -> Figure:
             if l < L - 1:
                 ends = np.flatnonzero(found.steps.z[start:end, l].numpy()) + 1
                 axes.vlines(ends, l + 0.3, l + 0.95, color="white", linewidth=1.2, gid=f"ends of layer {l + 1}")
-            axes.text(-0.6, l + 0.5, f"h{l + 1}", ha="right", va="center", fontsize=8)
-        axes.set_xlim(-2, ROW + 0.5)
+            axes.text(-0.6 * in_row / ROW, l + 0.5, f"h{l + 1}", ha="right", va="center", fontsize=8)
+        axes.set_xlim(-2 * in_row / ROW, in_row * (1 + 0.5 / ROW))
         axes.set_ylim(0, L + 1)
         axes.axis("off")
     keys = [Patch(facecolor=OPERATION_COLOURS[o], edgecolor="#888888", label=o.name) for o in Operation]

@@ -29,16 +29,17 @@ def segments_html(found: Segmentation) -> str:
         own = "".join(coloured(found, segment) for segment in layer if segment.start < SHOWN)
         parts.append(f'<div class="hmrnn-text"><small>layer {number}: {len(layer):,} segments</small>{own}</div>')
     if not found.layers:
-        parts.append(f'<div class="hmrnn-text">{escape(shown(found.text[:SHOWN]))}</div>')
-    if len(found.text) > SHOWN:
-        parts.append(f'<div class="hmrnn-text"><small>… {len(found.text) - SHOWN:,} more symbols</small></div>')
+        parts.append(f'<div class="hmrnn-text">{escape(shown(found.text_of(0, SHOWN) or ""))}</div>')
+    more = len(found.steps.inputs) - SHOWN
+    if more > 0:
+        parts.append(f'<div class="hmrnn-text"><small>… {more:,} more symbols</small></div>')
     return "\n".join(parts)
 
 
 def coloured(found: Segmentation, segment: Segment) -> str:
     end = min(segment.end, SHOWN)
     bits = float(found.steps.surprisal[segment.start : segment.end].nan_to_num().sum())
-    text = found.text[segment.start : end] if segment.text is None else segment.text[: end - segment.start]
+    text = (found.text_of(segment.start, end) or "") + found.table.between
     return f'<b title="{segment.start} to {segment.end}: {bits:.1f} bits">{escape(shown(text))}</b>'
 
 

@@ -54,6 +54,16 @@ def from_words(lines: Sequence[str], newline: bool) -> tuple[str, dict[str, Gold
     }
 
 
+def from_segments(lengths: Sequence[int]) -> dict[str, Gold]:
+    """Segments of so many symbols, one after the other."""
+    last = (np.cumsum([length for length in lengths if length]) - 1).tolist()
+    length = last[-1] + 1 if last else 0
+    return {
+        "last of a segment": _gold(last[:-1], length),
+        "first of the next segment": _gold([place + 1 for place in last[:-1]], length),
+    }
+
+
 def from_planted(planted: Planted, start: int, end: int) -> dict[str, Gold]:
     """The words and phrases of a stretch of the planted hierarchy."""
     levels: Mapping[int, str] = {0: "word", 1: "phrase"}

@@ -20,7 +20,8 @@ def page(found: Segmentation, title: str) -> str:
     steps = found.steps
     data = {
         "title": title,
-        "symbols": [readable(symbol) for symbol in found.text],
+        "symbols": [readable(symbol) for symbol in found.symbols],
+        "between": found.table.between,
         "operations": steps.operations.T.tolist(),
         "ends": [column.nonzero()[:, 0].tolist() for column in steps.z.T],
         "z_tilde": [[round(value, 3) for value in column] for column in steps.z_tilde.T.tolist()],

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from hmrnn.domains.text.data.symbols import Symbols
 from hmrnn.domains.text.reading import PIECE, read_on
 from hmrnn.structure.operations import Steps
 from hmrnn.structure.reading import Place, Read
-from hmrnn.structure.segments import Found, by_layer
+from hmrnn.structure.segments import LONGEST_TEXT, Found, by_layer
 
 if TYPE_CHECKING:
     from hmrnn.domains.text.model import TextModel
@@ -22,7 +23,20 @@ if TYPE_CHECKING:
 class Segmentation(Found):
     """A text, and all that a model made of it."""
 
-    text: str  # one character a symbol: of bytes, those from 128 are lone surrogates, as in `Symbols`
+    table: Symbols  # by which its inputs are numbered
+
+    @property
+    def symbols(self) -> list[str]:
+        """Of bytes, those from 128 are lone surrogates, as in `Symbols`."""
+        return self.table.listed(self.steps.inputs)
+
+    @property
+    def text(self) -> str:
+        """All symbols in one: one character each, or tokens with spaces between them."""
+        return self.table.text(self.steps.inputs)
+
+    def text_of(self, start: int, end: int) -> str | None:
+        return self.table.decode(self.steps.inputs[start:end]) if end - start <= LONGEST_TEXT else None
 
     def _repr_html_(self) -> str:
         from hmrnn.domains.text.inline import segments_html
@@ -40,9 +54,7 @@ def segment_numbers(model: TextModel, numbers: Tensor, *, vectors: bool = False)
     parts = [read.steps(hidden=vectors) for read in follow(model, numbers.split(PIECE))]
     if not parts:
         raise ValueError("the text is empty: there is nothing to segment")
-    return Segmentation(
-        Steps.joined(parts), by_layer(parts, model.symbols, model.delay), model.symbols.text(numbers.tolist())
-    )
+    return Segmentation(Steps.joined(parts), by_layer(parts, model.symbols.decode, model.delay), model.symbols)
 
 
 def follow(model: TextModel, pieces: Iterable[Tensor]) -> Iterator[Read]:

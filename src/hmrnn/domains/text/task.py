@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hmrnn.config import SettingError
-from hmrnn.domains.text.config import MEASURE, TextRunConfig
+from hmrnn.domains.text.config import TextRunConfig
 from hmrnn.domains.text.data.store import TextData, told_left_out
 from hmrnn.domains.text.data.streams import Streams
 from hmrnn.domains.text.evaluation import score_text
@@ -56,8 +56,6 @@ class TextTask:
     and be locked from the start of a text.
     """
 
-    measure = MEASURE
-
     def __init__(
         self,
         model: TextModel,
@@ -67,7 +65,7 @@ class TextTask:
         teacher: Branching | None = None,
     ) -> None:
         """Without a `teacher` detectors learn from the last three symbols, as in runs from before there were any."""
-        self.model, self.taught = model, teacher
+        self.model, self.taught, self.measure = model, teacher, run.data.measure
         self.rates: Sequence[float] = teacher.rates if teacher else ()
         self.window = run.training.window
         self.train, self.valid = data.split("train"), data.split("valid")
@@ -84,13 +82,15 @@ class TextTask:
                 "window",
                 data=run.data.data,
             )
-        if run.model.model == "hrnn" and len(run.model.hidden_sizes) > 3:
-            raise ValueError("a text gives an HRNN boundaries of words and sentences, for 3 layers at most")
+        if run.model.model == "hrnn" and (len(run.model.hidden_sizes) > 3 or data.symbols.unit == "token"):
+            raise ValueError(
+                "a text of characters gives an HRNN boundaries of words and sentences, for 3 layers at most"
+            )
         if len(data.symbols) < 2:
             raise ValueError(f"{run.data.data}: all symbols are the same: there is nothing to predict")
         self.random_start, self.seed, self.processes = run.data.random_start, run.training.seed, processes
         self.symbols_per_update = rows * self.window
-        self.distinct = len(data.symbols)
+        self.distinct, self.about_data = len(data.symbols), data.description()
         self.objective = processes.wrap(Objective(model))
         self.state: HMLSTMState | None = None
 
@@ -119,7 +119,7 @@ class TextTask:
         return self.taught or LastThree(self.train, self.distinct)
 
     def uncertainty(self, streams: Streams, start: int, end: int, entropy: Tensor) -> Tensor:
-        """(T, B, 2): by the last few symbols alone, at which words end, and by all that the model knows."""
+        """(T, B, 2): by what the teacher knows of the symbols nearby, and by all that the model knows of the past."""
         # A stream's past is the end of the one before it; that of the text's start is the text's end.
         past = streams.symbols(start - self.teacher.past, end)
         return told(self.teacher, past, entropy)
@@ -147,6 +147,6 @@ class TextTask:
     def description(self) -> str:
         taught = f"\n{self.taught.description()}" if self.taught else ""
         return self.left_out + (
-            f"{self.distinct} distinct symbols; {len(self.train):,} to train on, {len(self.valid):,} to validate; "
+            f"{self.about_data}; {len(self.train):,} to train on, {len(self.valid):,} to validate; "
             f"{self.symbols_per_update:,} an update{taught}"
         )

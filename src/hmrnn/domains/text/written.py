@@ -51,7 +51,7 @@ def write_json(
     named = "" if name is None else f'"file": {json.dumps(name)}, '
     out.write(f'{{"format_version": {FORMAT_VERSION}, {named}"unit": "{model.symbols.unit}", "segments": [')
     separator = "\n"
-    for segment in segments(steps, model.symbols, model.delay):
+    for segment in segments(steps, model.symbols.decode, model.delay):
         if layer not in (None, segment.layer):
             continue
         out.write(separator + json.dumps(as_json(segment, "text")))

@@ -25,12 +25,11 @@ from hmrnn.domains.vectors.model import VectorModel
 from hmrnn.domains.vectors.structure import LineSegmentation
 from hmrnn.printable import printable
 from hmrnn.show.progress import show_bar
-from hmrnn.storage.config_json import read_config
 from hmrnn.storage.files import finite
 from hmrnn.structure.scores import Ends, from_lines, scores_of
 from hmrnn.structure.written import FORMAT_VERSION, line_as_json
 from hmrnn.training.batches import Line
-from hmrnn.training.checkpoint import load_run
+from hmrnn.training.checkpoint import no_run, run_in
 
 Config = TypeVar("Config", bound=DataConfig)
 MOST_ON_PAGE = 100_000  # points on a page
@@ -66,10 +65,12 @@ class Source(Generic[Config]):
 
     def lines(self, directory: Path, data: str | None, split: Split | None, data_dir: Path | None) -> Chosen[Config]:
         """The lines that `data` names, or else the run's own."""
-        if data is not None and not read_config(directory)[1]:  # a model that is no run
-            config, run = self.config(data), None
+        run = run_in(directory)
+        if run is None:
+            if data is None:
+                raise no_run(directory)
+            config = self.config(data)
         else:
-            run = load_run(directory)
             assert isinstance(run.config.data, self.config)
             config = run.config.data if data is None else self.other(run.config.data, data)
             data_dir = data_dir or run.data_dir
@@ -85,7 +86,7 @@ class Source(Generic[Config]):
             return Chosen(config, "all", lines, np.array(every), [lines.line(number) for number in every])
         loaded = self.load(config, data_dir)
         if loaded.lines.damaged:
-            print(printable(loaded.told()), file=sys.stderr)
+            print(printable(loaded.description()), file=sys.stderr)
         if own and run is not None and loaded.fingerprint != run.fingerprint:
             raise ValueError(f"{config.data} has changed since {directory} was trained on it, and so have its parts")
         part = split or "test"
@@ -161,7 +162,7 @@ def write_json(found: Iterator[tuple[Mapping[str, Any], LineSegmentation]], word
     out.write("\n]}\n")
 
 
-def told_segments(line: LineSegmentation) -> str:
+def segments_line(line: LineSegmentation) -> str:
     """How many a layer found, and what was computed for it."""
     layers = "".join(f"segments of layer {l + 1}: {len(own)}; " for l, own in enumerate(line.layers))
     done = line.updates

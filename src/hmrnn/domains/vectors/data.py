@@ -74,7 +74,7 @@ class LineData(ABC):
         return [self.lines.line(number) for number in self.numbers(name)]
 
     @abstractmethod
-    def told(self) -> str:
+    def description(self) -> str:
         """What was read, and what was not."""
 
 

@@ -27,7 +27,7 @@ from hmrnn.engines.events.tables import (
     Copies,
     Events,
     Layer,
-    Steps,
+    RowSteps,
     activated,
     detector_weights,
     squash,
@@ -69,7 +69,7 @@ class Forward:
         self.s_z, self.fires, self.out_z = (x.new_zeros(T, B, L - 1) for _ in range(3))
         start = torch.arange(B, device=device).expand(T, B)
         self.index = [start.clone() for _ in range(L)]
-        self.done: list[Steps] = []
+        self.done: list[RowSteps] = []
         self.wx = x @ weights[0].W.T  # the only product that need not wait
         self.wx_z = x @ detector_weights(weights[0])[0] if L > 1 else None
 
@@ -143,12 +143,12 @@ class Forward:
             self.done.append(Copies(**vars(steps)))
         self.decide(l, rows, t, torch.zeros_like(fires) if self.rules.hold else fires)
 
-    def steps(self, l: int, rows: Tensor, t: Tensor) -> Steps:
+    def steps(self, l: int, rows: Tensor, t: Tensor) -> RowSteps:
         above = self.layers[l + 1].event[rows] if l + 1 < self.L else None
         below = self.layers[l - 1].event[rows] if l else None
-        return Steps(l, rows, t, self.layers[l].event[rows], above, below)
+        return RowSteps(l, rows, t, self.layers[l].event[rows], above, below)
 
-    def detect(self, steps: Steps, z: Tensor | None = None, y: Tensor | None = None) -> Tensor:
+    def detect(self, steps: RowSteps, z: Tensor | None = None, y: Tensor | None = None) -> Tensor:
         """(m,) whether the detector fires. Without z and y: in a COPY, where they are zero."""
         l, rows, t = steps.l, steps.rows, steps.t
         if l + 1 == self.L:

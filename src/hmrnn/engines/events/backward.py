@@ -15,7 +15,7 @@ from hmrnn.engines.event_driven import Gradients, InputGradients
 from hmrnn.engines.events.tables import (
     Events,
     Layer,
-    Steps,
+    RowSteps,
     detector_weights,
 )
 from hmrnn.engines.types import Rules
@@ -52,7 +52,7 @@ class Backward:
     def __init__(
         self,
         layers: list[Layer],
-        done: list[Steps],
+        done: list[RowSteps],
         x: Tensor,
         call: Call,
         rules: Rules,
@@ -90,7 +90,7 @@ class Backward:
             weights=[self.by_weights(l) for l in range(self.L)],
         )
 
-    def step(self, steps: Steps) -> None:
+    def step(self, steps: RowSteps) -> None:
         l, rows, t = steps.l, steps.rows, steps.t
         if l == self.L - 1:  # the first that is gone over of a row's time step
             self.dz[rows] = self.dz_before[rows] + self.gradients.z[t, rows]
@@ -106,7 +106,7 @@ class Backward:
         if l > 0:
             self.dz[rows, l - 1] += choice.y
 
-    def copy(self, steps: Steps) -> Choice:
+    def copy(self, steps: RowSteps) -> Choice:
         """Against what the layer would have done. dh and dc pass through."""
         layer, rows = self.layers[steps.l], steps.rows
         not_h, not_flush, not_update = (table[steps.before] for table in layer.not_copied)
@@ -164,7 +164,7 @@ class Backward:
         sums.gain_c.add_(dgain)
         return grad
 
-    def detector(self, steps: Steps, choice: Choice) -> None:
+    def detector(self, steps: RowSteps, choice: Choice) -> None:
         """Through bound() to s_z, and from there on."""
         l, rows, t, slope = steps.l, steps.rows, steps.t, self.call.slope
         event = isinstance(steps, Events)

@@ -11,7 +11,7 @@ from hmrnn.equations import LayerWeights, layer_norm
 
 
 @dataclass
-class Steps:
+class RowSteps:
     """What a layer did in some batch rows, each at its own time step: m rows."""
 
     l: int
@@ -23,12 +23,12 @@ class Steps:
 
 
 @dataclass
-class Copies(Steps):
+class Copies(RowSteps):
     """COPY."""
 
 
 @dataclass
-class Events(Steps):
+class Events(RowSteps):
     """UPDATE or FLUSH."""
 
     number: int  # of the first of these events in the layer's tables

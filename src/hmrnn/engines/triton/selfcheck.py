@@ -22,9 +22,10 @@ from hmrnn.engines.types import Rules, Trace
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
 from hmrnn.sequence import HMLSTMState
-from hmrnn.storage.cache import cache_directory
+from hmrnn.storage.cache import cache_directory, can_be_trusted, own_cache_directory
 from hmrnn.storage.files import write_atomically
 
+CACHE = "triton"  # its folder there
 T, B, INPUTS, SIZES = 4, 3, 7, (33, 20, 140)
 
 
@@ -60,22 +61,22 @@ def failure(device: torch.device) -> str:
     if found:
         return f"the triton engine failed its self-check on {device}: {found}"
     with suppress(OSError):  # without a place to keep it, every process checks for itself
-        path = note(device)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(versions(device)) + "\n")
+        own_cache_directory(CACHE)
+        write_atomically(note(device), json.dumps(versions(device)) + "\n")
+        note(device).chmod(0o600)
     return ""
 
 
 def was_passed(device: torch.device) -> bool:
     try:
-        return note(device).exists()
+        return can_be_trusted(note(device))
     except OSError:
         return False
 
 
 def note(device: torch.device) -> Path:
     """The file whose being there says that this device passed with these versions."""
-    return cache_directory("triton") / f"{hashlib.sha256(json.dumps(versions(device)).encode()).hexdigest()[:32]}.json"
+    return cache_directory(CACHE) / f"{hashlib.sha256(json.dumps(versions(device)).encode()).hexdigest()[:32]}.json"
 
 
 def versions(device: torch.device) -> dict[str, str]:

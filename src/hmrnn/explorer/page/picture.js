@@ -7,15 +7,20 @@ const LIGHT = {paper: "#ffffff", ink: "#1a1a1a", soft: "#666666", blank: "#aaaaa
 const DARK = {paper: "#16181c", ink: "#e8e8e8", soft: "#a0a4aa", blank: "#5d636b", norm: "#b3a2e8", surprisal: "#f08c3c",
   layers: ["#56b4e9", "#f08c3c", "#2fc79a", "#e0a3c5", "#f0c04a", "#8fd0f5"], operations: ["#56b4e9", "#33383f", "#f08c3c"]};
 
-const NARROW = 12, WIDE = 18, LEFT = 22, BARS = 18, TEXT = 20, LANE = 22, HEAT = 13, STRIP = 4, BELOW = 10;  // pixels
+const NARROW = 12, WIDE = 18, LETTER = 6, LEFT = 22, BARS = 18, TEXT = 20, LANE = 22, HEAT = 13, STRIP = 4, BELOW = 10;  // pixels
 const MOST_BITS = 12;  // a surprisal that fills its bar
-const FIGURE_COLUMNS = 90;
+const FIGURE_COLUMNS = 90, LONGEST = 12;  // symbols in a row of a figure, and letters of a token that are shown
 
 export const OPERATIONS = ["UPDATE", "COPY", "FLUSH"];
 export const visible = s => s === "\n" || s === "\r" ? "↵" : /^\s$/.test(s) ? "␣" : s;
 // Chinese, Japanese and Korean characters and emoji take two columns of a terminal. Where there are some, all cells are wider.
 const TWO_COLUMNS = /[\u1100-\u115f\u2e80-\ua4cf\ua960-\ua97f\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff01-\uff60\uffe0-\uffe6]|[\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
-const cellWidth = symbols => symbols.some(symbol => TWO_COLUMNS.test(symbol)) ? WIDE : NARROW;
+const shortened = s => s.length > LONGEST ? s.slice(0, LONGEST - 1) + "…" : s;
+// Tokens have room for the longest of them, and a space between them.
+const cellWidth = ({symbols, between}) => {
+  if (between) return NARROW + LETTER * Math.min(LONGEST, symbols.reduce((n, s) => Math.max(n, s.length), 1));
+  return symbols.some(symbol => TWO_COLUMNS.test(symbol)) ? WIDE : NARROW;
+};
 const rowHeight = data => BARS + TEXT + LANE * data.operations.length + BELOW;
 
 // Rows of at most so many symbols; a line of the text ends a row, too. Each is [its first symbol, one past its last].
@@ -35,7 +40,7 @@ function paintRow(paint, data, [start, end], width, colours, largest, now) {
   for (let i = start; i < end; i++) {
     const bits = Math.min(1, (data.surprisal[i] ?? 0) / MOST_BITS) * (BARS - 3), symbol = data.symbols[i];
     paint.rect(x(i) + 1, BARS - bits, width - 2, bits, colours.surprisal, 0.75);
-    paint.text(x(i) + width / 2, BARS + 15, visible(symbol), /^\s$/.test(symbol) ? colours.blank : colours.ink, symbol.length > 1 ? 9 : 15, "middle");
+    paint.text(x(i) + width / 2, BARS + 15, shortened(visible(symbol)), /^\s$/.test(symbol) ? colours.blank : colours.ink, data.between ? 10 : symbol.length > 1 ? 9 : 15, "middle");
   }
   for (let l = 0; l < L; l++) {
     const top = BARS + TEXT + l * LANE, done = data.operations[l];
@@ -102,13 +107,14 @@ const escaped = string => string.replace(/[\x00-\x1f\ufffe\uffff]/g, "·").repla
 const largestNorms = data => data.norms.map(column => column.reduce((a, b) => Math.max(a, b), 1e-9));
 
 export function svgOf(data, title) {
-  const rows = rowsOf(data.symbols, FIGURE_COLUMNS), height = rowHeight(data), largest = largestNorms(data), cell = cellWidth(data.symbols);
+  const cell = cellWidth(data), columns = data.between ? Math.floor(FIGURE_COLUMNS * NARROW / cell) : FIGURE_COLUMNS;
+  const rows = rowsOf(data.symbols, columns), height = rowHeight(data), largest = largestNorms(data);
   const groups = rows.map((row, r) => {
     const paint = new AsSVG();
     paintRow(paint, data, row, cell, LIGHT, largest, -1);
     return `<g transform="translate(0 ${r * height})">\n${paint.parts.join("\n")}\n</g>\n`;
   });
-  const width = LEFT + FIGURE_COLUMNS * cell + 4, key = new AsSVG(), below = rows.length * height;
+  const width = LEFT + columns * cell + 4, key = new AsSVG(), below = rows.length * height;
   OPERATIONS.forEach((name, k) => {
     key.rect(LEFT + k * 90, below, 14, 8, LIGHT.operations[k], 1);
     key.text(LEFT + k * 90 + 18, below + 8, name, LIGHT.soft, 11, "start");
@@ -170,8 +176,8 @@ export class Picture {
   }
 
   #draw() {
-    this.#cell = cellWidth(this.data.symbols);
-    const columns = Math.max(8, Math.floor((this.element.clientWidth - LEFT - 4) / this.#cell));
+    this.#cell = cellWidth(this.data);
+    const columns = Math.max(this.data.between ? 2 : 8, Math.floor((this.element.clientWidth - LEFT - 4) / this.#cell));
     this.#rows = rowsOf(this.data.symbols, columns);
     while (this.#canvases.length < this.#rows.length) {
       const canvas = document.createElement("canvas");

@@ -60,7 +60,7 @@ class SeriesData(LineData):
 
     lines: SeriesLines
 
-    def told(self) -> str:
+    def description(self) -> str:
         parts = ", ".join(f"{len(own):,} {name}" for name, own in self.splits.items())
         lines = self.lines
         left_out = f"; left out: {', '.join(lines.left_out)}, no measurement" if lines.left_out else ""

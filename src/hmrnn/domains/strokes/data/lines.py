@@ -18,9 +18,16 @@ from hmrnn.domains.strokes.config import StrokeDataConfig
 from hmrnn.domains.strokes.data import iam
 from hmrnn.domains.strokes.data.points import read_json_lines
 from hmrnn.domains.strokes.data.writing import write
-from hmrnn.domains.text.data.corpora import data_directory
 from hmrnn.domains.vectors.data import NAMED, LineData, Lines, joined, shuffled
-from hmrnn.storage.cache import MOST_KEPT, check_unchanged, content_of, made_once, own_cache_directory, stamp
+from hmrnn.storage.cache import (
+    MOST_KEPT,
+    check_unchanged,
+    content_of,
+    data_directory,
+    made_once,
+    own_cache_directory,
+    stamp,
+)
 from hmrnn.storage.files import (
     check_regular,
     check_seal,
@@ -42,7 +49,7 @@ class StrokeData(LineData):
     short: int  # lines that were left out since they have too few points
     unlisted: int  # lines that were left out since they are in no list
 
-    def told(self) -> str:
+    def description(self) -> str:
         """What was read, and what was not."""
         parts = ", ".join(f"{len(own):,} {name}" for name, own in self.splits.items())
         left_out = [f"{self.short:,} are too short"] if self.short else []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hmrnn.config import SettingError
-from hmrnn.domains.text.config import OnUnknown, TextDataConfig
+from hmrnn.domains.text.config import OnUnknown, SymbolKind, TextDataConfig
 from hmrnn.domains.text.data.planted import planted
 from hmrnn.domains.text.data.store import (
     Divide,
@@ -20,6 +20,7 @@ from hmrnn.domains.text.data.store import (
     from_text,
 )
 from hmrnn.domains.text.data.symbols import Symbols, Unit, texts
+from hmrnn.storage.cache import data_directory
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Published:
     divide: Divide = by_share
     strip_lines: bool = False
 
+
+UNITS: Mapping[SymbolKind, Unit] = {"characters": "character", "bytes": "byte", "tokens": "token"}
 
 PUBLISHED: Mapping[str, Published] = {
     "ptb": Published(
@@ -68,25 +71,22 @@ def load_text(
     """The text that `config.data` names. With `symbols`, those are its numbers; else a table is made from the text."""
     if config.data in ("builtin", "planted"):
         text = builtin_text() if config.data == "builtin" else planted(config.planted).text
+        if symbols is None and config.symbols == "tokens":
+            symbols = Symbols.of_tokens(Counter(text.split()), config.most_symbols)
         return from_text(text, symbols, on_unknown)
     if config.data in PUBLISHED:
         published = PUBLISHED[config.data]
         files = [find(config.data, name, sha256, data_directory(data_dir)) for name, sha256 in published.files]
-        unit, divide = published.unit, published.divide
+        unit, divide = UNITS[config.symbols] if config.symbols == "tokens" else published.unit, published.divide
         left_out: list[str] = []
     else:
         config.check_there()
-        unit, divide = ("byte" if config.bytes else "character"), by_share
+        unit, divide = UNITS[config.symbols], by_share
         unit = symbols.unit if symbols else unit
         paths, left_out = files_below(Path(config.data), unit, config.strict)
         files = [TextFile(path) for path in paths]
-    data = from_files(files, symbols.unit if symbols else unit, divide, symbols, on_unknown)
+    data = from_files(files, symbols.unit if symbols else unit, divide, symbols, on_unknown, config.most_symbols)
     return replace(data, left_out=tuple(left_out))
-
-
-def data_directory(data_dir: Path | None) -> Path:
-    """The folder that is given, or HMRNN_DATA, or ~/.cache/hmrnn."""
-    return data_dir or Path(os.environ.get("HMRNN_DATA") or "~/.cache/hmrnn").expanduser()
 
 
 def find(corpus: str, name: str, sha256: str, data_dir: Path) -> TextFile:

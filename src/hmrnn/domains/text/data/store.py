@@ -9,6 +9,7 @@ import os
 import sys
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,18 +17,18 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
-from hmrnn.config import SPLITS, located_error
+from hmrnn.config import MOST_UNITS, SPLITS, located_error
 from hmrnn.domains.text.config import OnUnknown
 from hmrnn.domains.text.data.symbols import (
     CODE_POINTS,
+    RARE,
     Numbers,
     Symbols,
     Unit,
     codes,
-    texts,
+    split_texts,
 )
 from hmrnn.printable import printable
 from hmrnn.storage.cache import MOST_KEPT, check_unchanged, content_of, kept, made_once, own_cache_directory, stamp
@@ -60,6 +61,19 @@ class TextData:
         """(T,): the numbers of train, valid, test, or all."""
         start, end = (0, len(self.numbers)) if name == "all" else self.splits[name]
         return self.numbers[start:end]
+
+    def description(self) -> str:
+        """What its symbols are."""
+        distinct, rare = len(self.symbols), self.symbols.by_symbol.get(RARE)
+        if self.symbols.unit != "token":
+            return f"{distinct:,} distinct symbols"
+        if rare is None:
+            return f"{distinct:,} distinct tokens"
+        train = self.split("train")
+        return (
+            f"{distinct:,} distinct tokens, one of them, {RARE}, for all that are rarer: "
+            f"{(train == rare).mean():.2%} of those to train on"
+        )
 
 
 def told_left_out(files: Sequence[str]) -> str:
@@ -133,7 +147,7 @@ def _in_order(counts: Sequence[int]) -> Mapping[str, tuple[int, int]]:
 
 
 def from_text(text: str, symbols: Symbols | None = None, on_unknown: OnUnknown = "error") -> TextData:
-    """A text in memory."""
+    """A text in memory: its characters, unless `symbols` are given."""
     symbols = symbols or Symbols.of(text)
     numbers = symbols.encode(text, on_unknown).numpy()
     return TextData(symbols, numbers, by_share([len(numbers)]), hashlib.sha256(text.encode()).hexdigest())
@@ -145,14 +159,15 @@ def from_files(
     divide: Divide = by_share,
     symbols: Symbols | None = None,
     on_unknown: OnUnknown = "error",
+    most: int = MOST_UNITS,
 ) -> TextData:
     """The files, one after the other, from the cache if they are there.
 
-    Symbols are numbered by `symbols`, or else by a table of all that occur in the files.
+    Symbols are numbered by `symbols`, or else by a table of all that occur in the files; of tokens, at most `most`.
     """
     paths = [file.path for file in files]
     before, content = [stamp(path) for path in paths], content_of(paths)
-    folder = _folder(content, files, unit, divide)
+    folder = _folder(content, files, unit, divide, *([str(most)] if unit == "token" else []))
     data = kept(folder, _from_cache)
     if data is not None and symbols in (None, data.symbols):
         return data
@@ -160,7 +175,7 @@ def from_files(
         folder = _folder(content, files, unit, divide, symbols.to_json(), on_unknown)
 
     def make(scratch: Path) -> None:
-        _write(scratch, files, symbols or _symbols_of(files, unit), divide, on_unknown)
+        _write(scratch, files, symbols or _symbols_of(files, unit, most), divide, on_unknown)
         check_unchanged(paths, before)
 
     return made_once(folder, _from_cache, make)
@@ -207,12 +222,18 @@ def _smallest(symbols: int) -> type[np.unsignedinteger[Any]]:
     return next(d for d in (np.uint8, np.uint16, np.uint32) if symbols <= np.iinfo(d).max + 1)
 
 
-def _symbols_of(files: Sequence[TextFile], unit: Unit) -> Symbols:
+def _symbols_of(files: Sequence[TextFile], unit: Unit, most: int) -> Symbols:
+    counts: Counter[str] = Counter()  # of tokens
     seen = np.zeros(CODE_POINTS, dtype=bool)
     for _, piece in _progress("looking for symbols", files, unit):
-        seen[piece] = True
-    if not seen.any():
+        if isinstance(piece, str):
+            seen[codes(piece)] = True
+        else:
+            counts.update(piece)
+    if not seen.any() and not counts:
         raise ValueError(f"{_names(files)}: empty: there is nothing to learn")
+    if unit == "token":
+        return Symbols.of_tokens(counts, most)
     return Symbols(tuple(chr(code) for code in np.flatnonzero(seen)), unit)
 
 
@@ -244,13 +265,13 @@ def _write(folder: Path, files: Sequence[TextFile], symbols: Symbols, divide: Di
     write_atomically(folder / "meta.json", json.dumps(sealed(meta)))
 
 
-def _progress(what: str, files: Sequence[TextFile], unit: Unit) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """All files as code points, piece by piece, each with the number of its file."""
+def _progress(what: str, files: Sequence[TextFile], unit: Unit) -> Iterator[tuple[int, Sequence[str]]]:
+    """The symbols of all files, piece by piece, each with the number of its file."""
     with tqdm(desc=what, unit="sym", unit_scale=True, leave=False, delay=2, disable=not sys.stderr.isatty()) as bar:
         for i, file in enumerate(files):
-            for piece in texts(file.chunks(), unit, str(file.path)):
+            for piece in split_texts(file.chunks(), unit, str(file.path)):
                 bar.update(len(piece))
-                yield i, codes(piece)
+                yield i, piece
 
 
 def _names(files: Sequence[TextFile]) -> str:

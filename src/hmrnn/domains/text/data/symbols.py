@@ -1,14 +1,15 @@
-"""Text as a sequence of numbered symbols: characters, or bytes."""
+"""Text as a sequence of numbered symbols: characters, bytes, or what stands between white space."""
 
 from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +19,12 @@ from torch import Tensor
 from hmrnn.config import SettingError, located_error
 from hmrnn.domains.text.config import OnUnknown
 
-Unit = Literal["character", "byte"]
+Unit = Literal["character", "byte", "token"]
 Numbers: TypeAlias = npt.NDArray[Any]  # (T,) of an unsigned type: symbols by their number; may lie on disk
 
 REPLACEMENTS = ("\N{REPLACEMENT CHARACTER}", "?", " ")
+RARE = "<unk>"  # the token that stands for all rare ones
+LONGEST_TOKEN = 1000  # characters: what is longer is no text of tokens
 CODE_POINTS = 0x110000
 
 
@@ -30,7 +33,8 @@ class Symbols:
     """A table of symbols: the number of a symbol is its place in the table.
 
     A byte from 128 is written as a lone surrogate, as Python's "surrogateescape" does: it is one character, no text
-    contains it, and it is neither letter nor space.
+    contains it, and it is neither letter nor space. A token is what stands between white space; RARE stands for all
+    that are not in the table, if it is in the table.
     """
 
     table: tuple[str, ...]
@@ -39,12 +43,17 @@ class Symbols:
     def __post_init__(self) -> None:
         if not self.table:
             raise ValueError("a table of symbols must have at least one")
-        if not all(isinstance(symbol, str) and len(symbol) == 1 for symbol in self.table):
+        if not all(isinstance(symbol, str) for symbol in self.table):
+            raise ValueError("every symbol must be a string")
+        if self.unit == "token":
+            if not all(len(symbol) <= LONGEST_TOKEN and symbol.split() == [symbol] for symbol in self.table):
+                raise ValueError(f"every token must have 1 to {LONGEST_TOKEN:,} characters, and no white space")
+        elif not all(len(symbol) == 1 for symbol in self.table):
             raise ValueError("every symbol must be a single character")
         if len(set(self.table)) != len(self.table):
             raise ValueError("a table of symbols must not name one twice")
-        if self.unit not in ("character", "byte"):
-            raise ValueError(f"the unit must be 'character' or 'byte'; got {self.unit!r}")
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"the unit must be 'character', 'byte' or 'token'; got {self.unit!r}")
         if self.unit == "byte" and not all(ord(s) < 128 or 0xDC80 <= ord(s) <= 0xDCFF for s in self.table):
             raise ValueError("a table of bytes must hold bytes")
 
@@ -55,8 +64,20 @@ class Symbols:
             return Symbols(tuple(sorted(set(as_symbols(text)))), "byte")
         return Symbols(tuple(sorted(set(text))))
 
+    @staticmethod
+    def of_tokens(counts: Mapping[str, int], most: int) -> Symbols:
+        """The most frequent ones, in the order of their counts. If there are more than `most`, RARE is for the rest."""
+        table = sorted(counts, key=lambda token: (-counts[token], token))
+        if len(table) > most:
+            table = [*[token for token in table if token != RARE][: most - 1], RARE]
+        return Symbols(tuple(table), "token")
+
     def __len__(self) -> int:
         return len(self.table)
+
+    @cached_property
+    def by_symbol(self) -> Mapping[str, int]:
+        return {symbol: number for number, symbol in enumerate(self.table)}
 
     @cached_property
     def by_code(self) -> npt.NDArray[np.int64]:
@@ -68,27 +89,43 @@ class Symbols:
     @cached_property
     def replacement(self) -> int:
         """The number that stands for an unknown symbol."""
-        for symbol in REPLACEMENTS:
-            if symbol in self.table:
-                return self.table.index(symbol)
+        for symbol in (RARE,) if self.unit == "token" else REPLACEMENTS:
+            if symbol in self.by_symbol:
+                return self.by_symbol[symbol]
+        if self.unit == "token":
+            raise ValueError(
+                f"the model has no {RARE}, which stands for rare tokens, so unknown ones can't be replaced"
+            )
         raise ValueError("the model knows none of U+FFFD, '?' and the space, so unknown symbols can't be replaced")
+
+    def split(self, text: str | bytes) -> Sequence[str]:
+        """A text as a sequence of symbols, known or not: one character each, or tokens."""
+        if self.unit == "byte":
+            return as_symbols(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
+        text = text.decode() if isinstance(text, bytes) else text
+        return text.split() if self.unit == "token" else text
+
+    def whole(self, text: str) -> str:
+        """The start of a text whose symbols are the same however it goes on: its last token may not be at its end."""
+        return text[: len(text) - len(re.split(r"\s", text)[-1])] if self.unit == "token" else text
 
     def encode(self, text: str | bytes, on_unknown: OnUnknown = "error") -> Tensor:
         """(T,) int64"""
-        if self.unit == "byte" and isinstance(text, str):
-            text = text.encode("utf-8", "surrogateescape")
-        if isinstance(text, bytes):
-            text = as_symbols(text) if self.unit == "byte" else text.decode()
-        return torch.from_numpy(self.numbers(codes(text), on_unknown))
+        return torch.from_numpy(self.numbers(self.split(text), on_unknown))
 
-    def numbers(self, codes: npt.NDArray[Any], on_unknown: OnUnknown, start: int = 0) -> npt.NDArray[np.int64]:
-        """The numbers of code points. `start` is the place of the first one in the text, for an error."""
-        numbers: npt.NDArray[np.int64] = self.by_code[codes]
+    def numbers(self, symbols: Sequence[str], on_unknown: OnUnknown, start: int = 0) -> npt.NDArray[np.int64]:
+        """Of symbols, as `split` gives them. `start` is the place of the first one in the text, for an error."""
+        numbers: npt.NDArray[np.int64]
+        if isinstance(symbols, str):
+            numbers = self.by_code[codes(symbols)]
+        else:
+            rare = self.by_symbol.get(RARE, -1)
+            numbers = np.array([self.by_symbol.get(symbol, rare) for symbol in symbols], dtype=np.int64)
         unknown = numbers < 0
         if not unknown.any():
             return numbers
         if on_unknown == "skip":
-            return numbers[numbers >= 0]
+            return numbers[~unknown]
         if on_unknown == "replace":
             numbers[unknown] = self.replacement
             return numbers
@@ -97,31 +134,45 @@ class Symbols:
             "the symbol {symbol} at position {place} is not among the {count} symbols that the model knows ({0} skip "
             "or replace goes on without it)",
             "on_unknown",
-            symbol=self.named(chr(codes[first])),
+            symbol=self.named(symbols[first]),
             place=start + first,
             count=len(self),
         )
 
     def named(self, symbol: str) -> str:
         """A symbol for an error message."""
+        if self.unit == "token":
+            return repr(symbol)
         if self.unit == "byte" or "\udc80" <= symbol <= "\udcff":
             return f"0x{ord(symbol) & 0xFF:02x}"
         return f"{symbol!r} (U+{ord(symbol):04X})"
 
-    def text(self, numbers: Iterable[int]) -> str:
-        """One character of the table for each number."""
-        return "".join(self.table[int(number)] for number in numbers)
+    def listed(self, numbers: Iterable[int] | Tensor) -> list[str]:
+        """The symbol of each number, as it stands in the table."""
+        return [self.table[number] for number in (numbers.tolist() if isinstance(numbers, Tensor) else numbers)]
 
-    def decode(self, numbers: Iterable[int]) -> str:
+    def text(self, numbers: Iterable[int] | Tensor) -> str:
+        """One character of the table for each number; tokens have a space between them."""
+        return self.between.join(self.listed(numbers))
+
+    @property
+    def counted(self) -> str:
+        """What bits are told for: the field speaks of characters where it reads bytes, too."""
+        return "token" if self.unit == "token" else "character"
+
+    @property
+    def between(self) -> str:
+        """What stands between two symbols of a text."""
+        return " " if self.unit == "token" else ""
+
+    def decode(self, numbers: Iterable[int] | Tensor) -> str:
         """Text to read. Of bytes that are not UTF-8 it shows replacement characters."""
-        return self.readable(self.text(numbers))
-
-    def readable(self, text: str) -> str:
-        """What `text` gave, to be read: bytes become characters again."""
+        text = self.text(numbers)
         return text.encode("ascii", "surrogateescape").decode("utf-8", "replace") if self.unit == "byte" else text
 
-    def decoder(self) -> Decoder:
-        return Decoder(self)
+    def decoder(self, begun: bool = False) -> Decoder:
+        """`begun`: for what follows other symbols of a text."""
+        return Decoder(self, begun)
 
     def to_json(self) -> str:
         return json.dumps({"format_version": 1, "unit": self.unit, "symbols": self.table}, indent=0) + "\n"
@@ -140,14 +191,15 @@ class Symbols:
 class Decoder:
     """Decodes symbol by symbol: a character of several bytes comes when its last byte is there."""
 
-    def __init__(self, symbols: Symbols) -> None:
-        self.symbols = symbols
+    def __init__(self, symbols: Symbols, begun: bool) -> None:
+        self.symbols, self.begun = symbols, begun
         self.utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def __call__(self, number: int) -> str:
         symbol = self.symbols.table[number]
-        if self.symbols.unit == "character":
-            return symbol
+        if self.symbols.unit != "byte":
+            between, self.begun = self.symbols.between if self.begun else "", True
+            return between + symbol
         return self.utf8.decode(symbol.encode("ascii", "surrogateescape"))
 
     def rest(self) -> str:
@@ -166,8 +218,8 @@ def codes(text: str) -> npt.NDArray[np.uint32]:
 
 
 def texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool = False) -> Iterator[str]:
-    """Chunks of a file as text, one character of which is one symbol. `name` is the file's, for an error. `any_bytes`:
-    a byte that is no UTF-8 is a symbol, too."""
+    """Chunks of a file as text. Of bytes, one character stands for each. `name` is the file's, for an error.
+    `any_bytes`: a byte that is no UTF-8 is a character, too."""
     if unit == "byte":
         yield from map(as_symbols, chunks)
         return
@@ -180,8 +232,8 @@ def texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool = Fals
         except UnicodeDecodeError as error:
             byte, offset = error.object[error.start], fed - kept + error.start
             raise SettingError(
-                "{name}: not UTF-8: {reason}, byte 0x{byte:02x} at offset {offset} ({0} reads any file)",
-                "bytes",
+                "{name}: not UTF-8: {reason}, byte 0x{byte:02x} at offset {offset} ({0} bytes reads any file)",
+                "symbols",
                 name=name,
                 reason=error.reason,
                 byte=byte,
@@ -190,14 +242,30 @@ def texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool = Fals
         fed += len(chunk)
 
 
+def split_texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool = False) -> Iterator[Sequence[str]]:
+    """Chunks of a file as sequences of symbols, as `Symbols.split` gives them."""
+    if unit != "token":
+        yield from texts(chunks, unit, name, any_bytes)
+        return
+    cut = ""  # the start of a token whose end the next chunk may bring
+    for text in chain(texts(chunks, unit, name, any_bytes), ["\n"]):
+        tokens = (cut + text).split()
+        cut = tokens.pop() if tokens and not text[-1:].isspace() else ""
+        if max(map(len, [cut, *tokens])) > LONGEST_TOKEN:
+            raise ValueError(
+                f"{name}: more than {LONGEST_TOKEN:,} characters without white space: this is no text of tokens"
+            )
+        yield tokens
+
+
 def numbered(
     chunks: Iterable[bytes], symbols: Symbols, on_unknown: OnUnknown, name: str, any_bytes: bool = False
 ) -> Iterator[Tensor]:
     """Chunks of a file as numbers of their symbols, (T,) int64 each."""
     place = 0
-    for text in texts(chunks, symbols.unit, name, any_bytes):
+    for piece in split_texts(chunks, symbols.unit, name, any_bytes):
         try:
-            yield torch.from_numpy(symbols.numbers(codes(text), on_unknown, place))
+            yield torch.from_numpy(symbols.numbers(piece, on_unknown, place))
         except ValueError as error:
             raise located_error(name, error) from None
-        place += len(text)
+        place += len(piece)
