@@ -47,7 +47,7 @@ AFTERWARDS = {
     "guide = Guide(rnn, optimizer, teacher=teacher)": """
 from hmrnn.domains.text.known import at_separators
 from hmrnn.structure.scores import baselines, score
-found, words = out.z[:, 0, 0].numpy() > 0.5, at_separators(symbols.decode(test))
+found, words = out.z[:, 0, 0].detach().numpy() > 0.5, at_separators(symbols.decode(test))
 where = max(words, key=lambda name: score(found, words[name]).f1)
 own, chance = score(found, words[where]).f1, baselines(found, words[where])["random"].f1
 assert own > 0.45 and own > 3 * chance, (own, chance)
