@@ -41,7 +41,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 docs: $(INSTALLED)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

@@ -44,7 +44,7 @@ def commands(page: Path) -> list[str]:
 
 # What is asked of some blocks once they have run: that the words which they promise are found.
 AFTERWARDS = {
-    "guide = Guide(model.rnn": """
+    "guide = Guide(rnn, optimizer, teacher=teacher)": """
 from hmrnn.domains.text.known import at_separators
 from hmrnn.structure.scores import baselines, score
 found, words = out.z[:, 0, 0].numpy() > 0.5, at_separators(symbols.decode(test))
@@ -154,5 +154,5 @@ def explore(arguments: list[str], folder: Path) -> None:
 
 def test_the_readme_says_how_to_begin():
     text = (ROOT / "README.md").read_text()
-    for part in ("make demo", "```python", "hmrnn train text", "hmrnn segment builtin", "hmrnn explore builtin"):
+    for part in ("make demo", "```python", "hmrnn train text", "hmrnn segment builtin", "hmrnn explore"):
         assert part in text

@@ -55,6 +55,11 @@ def test_checkpoints_come_early_and_take_little_time():
     assert not checkpoints.due(149.0, cost=1.0, validation=False), "that would be more than 2 % of the time"
     assert not checkpoints.due(149.0, cost=1.0, validation=True)
     assert checkpoints.due(150.1, cost=1.0, validation=False)
+    checkpoints.latest = 3700.0  # an hour later
+    assert not checkpoints.due(3880.0, cost=0.01, validation=False)
+    assert checkpoints.due(3900.0, cost=0.01, validation=False)
+    checkpoints.latest = 90_000.0  # a day later
+    assert checkpoints.due(90_301.0, cost=0.01, validation=False)
     given = Checkpoints(5.0, now=100.0)
     assert given.due(100.1, cost=1.0, validation=True)
     assert (given.due(399.0, 1.0, False), given.due(401.0, 1.0, False)) == (False, True)

@@ -25,7 +25,7 @@ from hmrnn.domains.text.evaluation import bits_per_character
 from hmrnn.domains.text.task import TextTask
 from hmrnn.guidance.guide import Guide
 from hmrnn.training import checkpoint
-from hmrnn.training.checkpoint import SavedRun
+from hmrnn.training.checkpoint import SavedRun, load_progress
 from hmrnn.training.distributed import Processes
 from hmrnn.training.loop import Diverged, Training
 from hmrnn.training.run import prepare, train_run
@@ -250,6 +250,14 @@ def test_a_loss_that_is_not_finite_changes_nothing_and_is_counted(text_file, tmp
     outcome = train_run(settings(text_file, epochs=1.0), tmp_path / "on")
     assert outcome.update == UPDATES
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "on").values())
+
+
+def test_an_update_that_is_not_applied_leaves_the_average(text_file, tmp_path, monkeypatch):
+    train_run(settings(text_file, epochs=3 / UPDATES, average=0.5), tmp_path / "three")
+    spoiled_loss(monkeypatch, {1, 3}, math.nan)
+    train_run(settings(text_file, epochs=5 / UPDATES, average=0.5), tmp_path / "five")
+    three, five = (load_progress(tmp_path / name)["average"] for name in ("three", "five"))
+    assert five["n_averaged"] == three["n_averaged"] == 3
 
 
 def test_the_state_is_forgotten_after_a_loss_that_is_not_finite(text_file, tmp_path, monkeypatch):

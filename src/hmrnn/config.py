@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from tyro.conf import Suppress, arg
+from tyro.conf import OmitArgPrefixes, Suppress, arg
 
 Boundary = Literal["step", "sample", "soft"]
 CopyBoundary = Literal["recompute", "hold"]
@@ -106,7 +106,7 @@ class ModelConfig:
     """The shape of a model, whatever it reads."""
 
     model: RecurrentKind = "hm-lstm"
-    """The recurrent network: the HM-LSTM, or a baseline."""
+    """The recurrent network: the HM-LSTM, or one of the baselines."""
     embedding_size: int = 128
     """Size of the input embedding."""
     hidden_sizes: tuple[int, ...] = (512, 512, 512)
@@ -114,26 +114,26 @@ class ModelConfig:
     output_size: int = 512
     """Size of the output embedding."""
     layer_norm: bool = True
-    """Layer normalisation; the clockwork RNN always has it."""
+    """Apply layer normalisation. The clockwork RNN always does."""
     boundary: Boundary = "step"
-    """How an HM-LSTM makes boundaries."""
+    """How boundaries are made from the detector: by threshold, by sampling, or soft (not binary)."""
     copy_boundary: CopyBoundary = "hold"
-    """What an HM-LSTM's detector does in a COPY step."""
+    """The boundary of a layer that copies: hold keeps it at 0, recompute evaluates the detector."""
     boundary_bias: float | tuple[float, ...] = 0.0
-    """Start value of the detectors' biases: one for all, or one for each layer but the last."""
+    """Initial bias of the detectors: one number, or one for each layer but the last."""
     slope: Annotated[float, Suppress] = 1.0  # in training the schedule decides
-    """Slope of the detectors."""
+    """Slope of the detectors' hard sigmoid."""
     precision: Precision = "auto"
-    """Of matrix products. bfloat16 rounds their operands; sums and everything else stay float32."""
+    """Precision of matrix products. bfloat16 rounds their operands; everything else stays float32.
+    auto uses bfloat16 where the processor is faster with it."""
     weight_drop: float = 0.0
-    """In training: share of the weights of the recurrent network's matrices that are 0. Drawn anew for each window;
-    the detectors' own weights are not dropped."""
+    """Training: share of the weights of the recurrent matrices set to 0, anew for each window. Not the detectors'."""
     embedding_dropout: float = 0.0
-    """In training: share of the units of the input embedding that are 0. Drawn for each sequence and window."""
+    """Training: share of the units of the input embedding set to 0, anew for each sequence and window."""
     dropout: float = 0.0
-    """In training: share of a layer's units that the layer above sees as 0. Drawn for each sequence and window."""
+    """Training: share of a layer's units that the layer above sees as 0, anew for each sequence and window."""
     output_dropout: float = 0.0
-    """In training: share of the units of the output embedding that are 0. Drawn for each step."""
+    """Training: share of the units of the output embedding set to 0, anew for each step."""
 
     def __post_init__(self) -> None:
         check_size("embedding_size", self.embedding_size, MOST_UNITS)
@@ -153,7 +153,7 @@ class ModelConfig:
             )
 
 
-STANDARD_INPUT = "-"
+STANDARD_INPUT = Path("-")
 NameOrFile = Annotated[str, arg(metavar="NAME|FILE")]
 
 
@@ -191,7 +191,7 @@ class MadeDataConfig:
     """Data that is made by chance."""
 
     seed: int = 0
-    """The same seed makes the same data."""
+    """Random seed of the data."""
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -202,54 +202,53 @@ class TrainingConfig:
     """How to train."""
 
     batch_size: int = 64
-    """Sequences that are read side by side (in each process): parts of a text, or lines of handwriting."""
+    """Sequences read in parallel, in each process."""
     window: int = 100
-    """Steps of truncated backpropagation, at most. The state is carried from one window to the next."""
+    """Steps of truncated backpropagation. The state is carried from one window to the next."""
     learning_rate: float = 0.002
-    """Of Adam, at the start."""
+    """Initial learning rate of Adam."""
     learning_rate_divisor: float = 50.0
-    """The learning rate is divided by this once validation stops improving; when it does so again, training ends."""
+    """Divide the learning rate by this when validation stops improving. Training ends when it stops again."""
     patience: int = 1
-    """Validations in a row without improvement that count as having stopped."""
+    """Validations without improvement before validation counts as having stopped improving."""
     cooldown: float = 0.0
-    """The last part of the run, a share of its epochs or minutes, in which the learning rate falls in a line to 0."""
+    """Share of the run, at its end, over which the learning rate decays linearly to 0."""
     warmup: int = 0
-    """Updates at the start in which the learning rate rises linearly."""
+    """Updates over which the learning rate rises linearly at the start."""
     weight_decay: float = 0.0
-    """Decoupled weight decay: in each update matrices shrink by this share, times the learning rate."""
+    """Decoupled weight decay of matrices, as in AdamW."""
     average: float = 0.0
-    """Decay of the exponential moving average of the weights, for instance 0.999. Validation and best/ use the average.
-    0: none."""
+    """Decay of the exponential moving average of the weights, for instance 0.999; 0 for none.
+    Validation and best/ use the average."""
     gradient_clip: float = 1.0
-    """The gradient's norm is cut to this."""
+    """Largest norm of the gradient; larger gradients are scaled down."""
     slope_per_epoch: float = 0.04
-    """Slope annealing: the slope is 1 + this for each epoch done,"""
+    """Slope annealing: how much the slope of the detectors rises with each epoch, from 1."""
     slope_limit: float = 5.0
-    """but at most this."""
+    """Slope annealing: the largest slope."""
     detector_radius: float | None = None
-    """Radius of the norm ball that the weights into each detector are kept in. By default it depends on the units of
-    the layer. 0: no ball."""
+    """Radius of the norm ball of the weights into each detector; 0 for none.
+    By default it depends on the units of the layer."""
     target_rate: float | Literal["auto"] = "auto"
-    """Detectors are guided: the first to fire at this share of the steps, each above a quarter as often. auto: at the
-    rates at which segments end, read off the text before the first update. They are to fire"""
+    """Share of the steps at which the first detector should fire. auto reads the rates of all layers off the text.
+    With a number, each detector above fires a quarter as often as the one below."""
     uncertainty_weight: float = 0.1
-    """where segments of the text end, by a loss with this weight. Unless it is 0, the straight-through
-    gradient is held back meanwhile. Guidance lasts"""
+    """Weight of the auxiliary loss that teaches detectors where to fire; 0 for none.
+    While it acts, the straight-through gradient is reduced."""
     guided_updates: int | None = None
-    """for so many updates; by default as long as the learning rate. Steering to the rate falls with that, or in the
-    second half of these updates. 0 leaves detectors alone, as the paper does."""
+    """Updates for which detectors are guided. By default as long as the learning rate is above 0.
+    0 switches guidance off, as in the paper."""
     validate_every: float = 1.0
-    """Epochs from one validation to the next."""
+    """Epochs between validations."""
     epochs: float = 100.0
-    """Ends after so many epochs,"""
+    """Number of epochs. Fractions are allowed."""
     minutes: float | None = None
-    """or after so many minutes in all, whichever comes first. On the command line, --minutes alone lifts the limit of
-    epochs. A cooldown then goes by the clock, too."""
+    """Stop after this many minutes of training in all. Without --epochs there is then no other limit.
+    The learning rate decays by the clock."""
     checkpoint_minutes: float | None = None
-    """Minutes from one checkpoint to the next; then there is one at each validation, too. By default every few seconds,
-    and at validations, but so rarely that they take 2 % of the time at most. There is always one at the end."""
+    """Minutes between checkpoints. By default seconds at first, 5 minutes in long runs, at most 2 % of the time."""
     seed: int = 0
-    """The same seed gives the same model."""
+    """Random seed. The same seed gives the same model on the same machine."""
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -302,13 +301,13 @@ class ReadingConfig:
     """Which model of a run reads, and how."""
 
     checkpoint: Literal["best", "last"] = "best"
-    """The model with the best validation, or the last one. Of a run with --average, the last one is not averaged."""
+    """Which model of the run: the one with the best validation, or the last. Only best is averaged (--average)."""
     engine: Engine = "auto"
-    """How the network is computed. auto takes the fastest that works here."""
+    """Engine that computes the network. auto uses the fastest available."""
     precision: Precision = "auto"
-    """Of matrix products. auto takes the one that the run was trained with."""
+    """Precision of matrix products. auto uses that of the run."""
     device: Device = "auto"
-    """Where the network is computed: cpu, cuda, cuda:N or mps. auto takes a GPU if CUDA has one, else the CPU."""
+    """Device: cpu, cuda, cuda:N or mps. auto uses a GPU if CUDA has one."""
 
     def __post_init__(self) -> None:
         check_device(self.device)
@@ -338,8 +337,8 @@ class RunConfig:
     kind: ClassVar[str]
     # name="": on the command line these are --data, --hidden-sizes, --epochs, without a prefix
     data: Annotated[DataConfig, arg(name="")]
-    model: Annotated[ModelConfig, arg(name="")]
-    training: Annotated[TrainingConfig, arg(name="")]
+    model: Annotated[ModelConfig, OmitArgPrefixes]
+    training: Annotated[TrainingConfig, OmitArgPrefixes]
 
 
 NEVER = 10**6  # validations, epochs

@@ -22,9 +22,8 @@ def folder(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("explorer")
     for seed, name in enumerate(("words", "other")):
         torch.manual_seed(seed)
-        TextModel(Symbols.of(TEXT + "?"), TextModelConfig(**SMALL, boundary="step")).double().save_pretrained(
-            path / name
-        )
+        config = TextModelConfig(**SMALL, boundary="step", boundary_delay=seed)  # of the other, one symbol
+        TextModel(Symbols.of(TEXT + "?"), config).double().save_pretrained(path / name)
     TextModel(Symbols.of("naïve ?".encode()), TextModelConfig(**SMALL)).double().save_pretrained(path / "bytes")
     TextModel(Symbols.of("abc"), TextModelConfig("hrnn", **SMALL)).double().save_pretrained(path / "letters")
     pen = StrokeModel(StrokeModelConfig(**SMALL, components=3)).double()

@@ -30,7 +30,8 @@ def test_typing_in_a_browser(browser, folder, host):
     page = Page(browser, host)
     page.write(TEXT[:60])
     for panel, name in enumerate(("words", "other")):
-        steps = TextModel.from_pretrained(folder / name).segment(TEXT[:60]).steps
+        found = TextModel.from_pretrained(folder / name).segment(TEXT[:60])
+        steps = found.steps
         for i in (59, 0, 31):
             page.slide(".place", i)
             where = page.all(".where")[panel].text
@@ -39,6 +40,8 @@ def test_typing_in_a_browser(browser, folder, host):
                 assert row[:2] == [str(l + 1), Operation(int(steps.operations[i, l])).name]
                 assert float(row[4]) == pytest.approx(steps.norms[i, l].item(), abs=0.0011)
                 assert row[3] == ("–" if l == 2 else "yes" if steps.z[i, l] else "no")
+                around = [s for s in found.layers[l] if s.start <= i < s.end] if l < 2 else []
+                assert row[5].startswith("".join(f"{s.start}–{s.end - 1} " for s in around))
     area = page.one("#text")
     area.send_keys(Keys.BACKSPACE * 10 + Keys.ARROW_LEFT * 20 + "dog")
     assert page.text == TEXT[:30] + "dog" + TEXT[30:50]

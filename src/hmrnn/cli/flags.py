@@ -9,12 +9,13 @@ import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from tyro.conf import Positional, arg
 
 from hmrnn.cli.metavars import Dir, NameOrFile, shown_as
 from hmrnn.config import (
+    STANDARD_INPUT,
     Device,
     Engine,
     ReadingConfig,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from hmrnn.domains import Domain
 
 Run = Annotated[Path, shown_as("RUN", located)]
-STANDARD_INPUT = Path("-")
 Split: TypeAlias = Literal["train", "valid", "test", "all"]
 BY_DEFAULT = ReadingConfig()
 OTHER_NAMES = {"directory": "--out"}  # flags that are not called like their setting
@@ -51,6 +51,9 @@ def check_there(path: Path | None, hint: str = "") -> None:
 class Command(ABC):
     """What a user asked for."""
 
+    examples: ClassVar[tuple[str, ...]] = ()
+    """Command lines without the word hmrnn, which --help ends with."""
+
     def check(self) -> None:  # noqa: B027
         """Refuses flags that contradict each other, and values that can't be."""
 
@@ -65,20 +68,19 @@ class Command(ABC):
 class Train(Command):
     run: Annotated[RunConfig, arg(name="")]
     preset: str | None = None
-    """Settings by name."""
+    """Start from these settings."""
     out: Dir | None = None
-    """Directory for a new run."""
+    """Directory of the new run."""
     resume: Dir | None = None
-    """Go on with the run in this directory, exactly where it stopped. Only its end may be set anew."""
+    """Continue the run in this directory exactly where it stopped. Only epochs, minutes and checkpoints may change."""
     data_dir: Dir | None = None
-    """Where published sets lie. By default HMRNN_DATA, or ~/.cache/hmrnn."""
+    """Where published data sets are. By default HMRNN_DATA, or ~/.cache/hmrnn."""
     engine: Engine = "auto"
-    """How the network is computed. auto takes the fastest that works here."""
+    """Engine that computes the network. auto uses the fastest available."""
     device: Device = "auto"
-    """Where the network is computed: cpu, cuda, cuda:N or mps. auto takes that of the run that is resumed; for a new
-    one a GPU if CUDA has one, else the CPU. With several processes, each takes a GPU of its own."""
+    """Device: cpu, cuda, cuda:N or mps. auto uses a GPU if CUDA has one. A resumed run keeps its device."""
     tensorboard: bool = False
-    """Write what TensorBoard shows, too, into the run's folder tensorboard."""
+    """Also write TensorBoard logs into the run's folder tensorboard."""
     json: bool = False
     """Print the outcome as one line of JSON."""
 
@@ -86,7 +88,7 @@ class Train(Command):
         check_device(self.device)
 
     def look(self, domain: Domain) -> None:
-        if self.resume is None and self.run.data.data != "-":
+        if self.resume is None and self.run.data.data != str(STANDARD_INPUT):
             self.run.data.check_there()
 
     def carry_out(self) -> None:
@@ -100,7 +102,7 @@ class OfRun(Command):
     """A command that uses one run."""
 
     run: Positional[Run]
-    """Directory of the run; or builtin, builtin-strokes: the models of text and of handwriting that come with hmrnn."""
+    """Directory of the run; or builtin or builtin-strokes, the models that come with hmrnn."""
     reading: Annotated[ReadingConfig, arg(name="")] = BY_DEFAULT
 
 
@@ -109,11 +111,11 @@ class OfData(OfRun):
     """A command that has a run read data."""
 
     data: NameOrFile | None = None
-    """The data: a set by its name, or a path. By default the run's own."""
+    """Data set by name, or a path. By default the run's own."""
     split: Split | None = None
-    """Which part of the data. By default test; all of a file that the run was not trained on."""
+    """Part of the data. By default test; all of a file that the run was not trained on."""
     data_dir: Dir | None = None
-    """Where published sets lie. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn."""
+    """Where published data sets are. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn."""
     json: bool = False
     """Print the answer as one line of JSON."""
 
@@ -125,17 +127,17 @@ class OfData(OfRun):
 @dataclass(frozen=True, kw_only=True)
 class Score(OfData):
     all: bool = False
-    """Show every score and baseline, not only the best F1 of each layer."""
+    """Print every score and baseline, not only the best F1 of each layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generate(OfRun):
     max_new: int
-    """How many steps to make."""
+    """Number of steps to generate."""
     seed: int | None = None
-    """The same seed gives the same sequence."""
+    """Random seed."""
     json: bool = False
-    """Print what was made, with its boundaries, as one line of JSON."""
+    """Print the result with its boundaries as one line of JSON."""
 
     def check(self) -> None:
         if self.max_new < 0:
@@ -145,11 +147,11 @@ class Generate(OfRun):
 @dataclass(frozen=True, kw_only=True)
 class Segment(OfRun):
     files: Annotated[Positional[tuple[Path, ...]], arg(metavar="[FILE ...]")] = (STANDARD_INPUT,)
-    """What to read: files and folders; - is standard input."""
+    """Files and folders to read; - is standard input."""
     out: Path | None = None
-    """The file to write. By default standard output."""
+    """File to write. By default standard output."""
     vectors: bool = False
-    """With each segment's vector (json): the state that its layer hands up at the boundary."""
+    """Include the vector of each segment (json): the state that its layer hands up at the boundary."""
 
     def look(self, domain: Domain) -> None:
         for file in self.files:
@@ -160,25 +162,24 @@ class Segment(OfRun):
 @dataclass(frozen=True, kw_only=True)
 class Figure(Command):
     runs: Positional[tuple[Run, ...]]
-    """Directory of the run, or builtin, builtin-strokes. With several, their training curves are drawn together, and
-    the first one's data."""
+    """Directory of the run, builtin or builtin-strokes. Of several, training curves are drawn together."""
     out: Path
-    """A folder, for every figure as pdf, svg and png; or one file, whose ending says how."""
+    """A folder for all figures as pdf, svg and png, or one file."""
     data_dir: Dir | None = None
-    """Where published sets lie. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn."""
+    """Where published data sets are. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn."""
     reading: Annotated[ReadingConfig, arg(name="")] = BY_DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)
 class Explore(OfRun):
-    """Serve a page on 127.0.0.1 on which one types or draws, and watches what the layers make of it."""
+    """Open a page on this machine on which you type or draw and watch the layers."""
 
     compare: Run | None = None
-    """Another run of the same kind, side by side."""
+    """Another run of the same kind to show side by side."""
     port: int = 0
-    """By default a free one."""
+    """Port of the server. By default a free one."""
     browser: bool = True
-    """Open it in the browser."""
+    """Open the page in the browser."""
 
     def carry_out(self) -> None:
         from hmrnn.explorer import serve

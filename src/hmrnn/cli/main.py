@@ -28,9 +28,9 @@ def demo(out: Dir = Path("demo"), epochs: float = 8.0, seed: int = 0) -> None:
     """Train a small model on the built-in text (no download), score it, and print the segments that it found.
 
     Args:
-        out: Directory for the run. If the demo was stopped, or is to have more epochs, it goes on there.
-        epochs: How often to read the text.
-        seed: The same seed gives the same model.
+        out: Directory for the run. A run that is there already is continued.
+        epochs: Number of epochs.
+        seed: Random seed.
     """
     from hmrnn.cli.demo import demo
 
@@ -55,15 +55,15 @@ for name, what in read.COMMANDS.items():
 
 @app.command(name="plot")
 def plot(runs: Positional[tuple[Run, ...]], out: Path = Path("curves.png"), json: bool = False) -> None:
-    """Draw the learning curves of several runs in one picture: against what was read, and against minutes.
+    """Draw learning curves of several runs in one picture: against data read, and against minutes.
 
-    The runs are of one kind. Of each, config.json and metrics.jsonl are enough; it may still be going on.
+    All runs must be of one kind. They may still be training; config.json and metrics.jsonl are enough.
 
     Args:
         runs: Directories of runs.
-        out: The picture: png, svg or pdf, as its ending says.
-        json: Print what was drawn as one line of JSON: for each run its last update, epoch and minutes, and its last
-            and best validation.
+        out: Picture to write: .png, .svg or .pdf.
+        json: Print, as one line of JSON, the last update, epoch and minutes of each run, and its last and best
+            validation.
     """
     if not runs:
         raise UsageError("say which runs to draw")
@@ -83,7 +83,7 @@ def bench(
     plot: Path | None = None,
     device: str = "cpu",
 ) -> None:
-    """Measure speed on this machine: every engine, torch.nn.LSTM and the layer-norm LSTM, in one run and in turn.
+    """Measure the speed of every engine, torch.nn.LSTM and the layer-norm LSTM on this machine, in turn.
 
     Three layers, float32. Prints a table, and last one line of JSON.
 
@@ -91,11 +91,11 @@ def bench(
         hidden: Units of each layer.
         batch: Batch rows.
         steps: Time steps of a training step.
-        rates: How often the first and the second detector fire. The bias of each is set so that it does.
-        layer_norm: With layer normalisation.
-        repeats: How often everything is timed. The median counts.
-        plot: Also sweep firing rate, steps, batch and units, and write a figure (png, svg or pdf) here.
-        device: cpu; or cuda, cuda:N or mps, for the engines that run there. Please send us what it prints for a GPU.
+        rates: Firing rates of the two detectors, set by their biases.
+        layer_norm: Use layer normalisation.
+        repeats: Number of rounds; the median counts.
+        plot: Also sweep firing rate, steps, batch and units, and draw this figure (.png, .svg or .pdf).
+        device: Device: cpu, cuda, cuda:N or mps. Please send us what it prints for a GPU.
     """
     from hmrnn.cli import bench, bench_gpu
     from hmrnn.cli.read import bad_usage
@@ -183,4 +183,4 @@ def dispatch(arguments: list[str]) -> None:
             read.command(name, rest)
         case _:
             what = "Hierarchical multiscale recurrent networks."
-            app.cli(prog="hmrnn", description=what, config=(DisallowNone,), registry=REGISTRY)
+            app.cli(prog="hmrnn", description=what, args=arguments, config=(DisallowNone,), registry=REGISTRY)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from tyro.conf import DisallowNone
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+if TYPE_CHECKING:
+    from hmrnn.cli.flags import Command
 
 REGISTRY = ConstructorRegistry()
 
@@ -38,6 +41,15 @@ Dir = Annotated[Path, shown_as("DIR", Path)]
 NameOrFile = Annotated[str, shown_as("NAME|FILE", str)]
 
 
-def parsed(flags: Any, prog: str, arguments: Sequence[str], **more: Any) -> Any:
-    """What was asked for. A flag that may be left out is left out, and not given as None."""
-    return tyro.cli(flags, prog=prog, args=arguments, config=(DisallowNone,), registry=REGISTRY, **more)
+def parsed(flags: type[Command], prog: str, arguments: Sequence[str], **more: Any) -> Command:
+    """What was asked for. A flag that may be left out is left out, and not given as None. Help ends with examples."""
+    helps = bool({"-h", "--help"} & set(arguments))
+    if helps:
+        arguments = ["--help"]  # tyro's help leaves out what was given before it
+    try:
+        asked: Command = tyro.cli(flags, prog=prog, args=arguments, config=(DisallowNone,), registry=REGISTRY, **more)
+    except SystemExit:
+        if helps and flags.examples:
+            print("Examples:", *(f"  hmrnn {example}" for example in flags.examples), sep="\n")
+        raise
+    return asked

@@ -14,11 +14,11 @@ from hmrnn.storage.shipped import located
 
 COMMANDS: Mapping[str, str] = {
     "eval": "Measure how well a run predicts.",
-    "generate": "Let a run make a sequence: write text, or by hand.",
+    "generate": "Generate a sequence with a run: text, handwriting or numbers.",
     "segment": "Show the segments that a run finds in a sequence.",
-    "score": "Score the boundaries of each layer against known ones, beside what chance alone would reach.",
-    "figure": "Draw what a run found, and how it was trained: figures for a paper.",
-    "explore": "Serve a page on which one types or draws, and watches what the layers of a run make of it.",
+    "score": "Score the boundaries of each layer against known ones, and compare with random boundaries.",
+    "figure": "Draw figures of what a run found, and of its training.",
+    "explore": "Open a page on this machine on which you type or draw and watch the layers.",
 }
 
 

@@ -72,13 +72,21 @@ def train_run(
     device: str = "auto",
     tensorboard: bool = False,
 ) -> Outcome:
-    """Trains a model into a directory. With `resume`, goes on with what is there, exactly where
-    it stopped.
+    """Trains a model into a directory, as `hmrnn train` does.
 
-    A run that goes on keeps its settings: `run` may only set another end. `data_dir`, `engine` and `device` are its
-    own, too, unless they are given. Data of the name - are read from standard input, and kept in the run.
+    Args:
+        run: Settings of data, model and training. A resumed run keeps its own; only its end may differ.
+        directory: The directory of the run.
+        resume: Continue the run in `directory` exactly where it stopped.
+        data_dir: Where published data sets are.
+        engine: Engine of the recurrent network, see `HMLSTM`.
+        device: cpu, cuda, cuda:N, mps or auto.
+        tensorboard: Also write TensorBoard logs.
+
+    Returns:
+        How training ended, and the best validation.
     """
-    given = run.data.data == STANDARD_INPUT
+    given = run.data.data == str(STANDARD_INPUT)
     run = replace(run, data=replace(run.data, data=str(directory / GIVEN)) if given else run.data)
     run = replace(run, data=run.data.at_home())
     with joined() as processes, ExitStack() as stack:

@@ -7,26 +7,29 @@ from typing import Any
 
 from hmrnn.config import TrainingConfig
 
-SOONEST = 5.0  # seconds from one checkpoint to the next
-MOST_SAVING = 0.02  # of the time
+SOONEST, LATEST = 5.0, 300.0  # seconds from one checkpoint to the next
+LOST = 0.05  # share of a run that a kill may cost, between these
+MOST_SAVING = 0.02  # share of the time
 
 
 class Checkpoints:
     """When the next checkpoint is due. Times are in seconds.
 
-    A run that is killed loses a few seconds of training, or as many more as a large model takes to be written 50 times.
+    A run that is killed in its first minutes loses seconds, a long one minutes; and one whose checkpoints take long as
+    much time as 50 of them do.
     """
 
     def __init__(self, minutes: float | None, now: float) -> None:
         """`minutes` from one to the next, if they are set."""
-        self.minutes, self.latest = minutes, now
+        self.minutes, self.start, self.latest = minutes, now, now
 
     def due(self, now: float, cost: float, validation: bool) -> bool:
         """`cost`: of writing the latest one. `validation`: one comes now, and a checkpoint keeps what it decides."""
         since = now - self.latest
         if self.minutes is not None:
             return validation or since > 60 * self.minutes
-        return since >= cost / MOST_SAVING and (validation or since > SOONEST)
+        soon = min(LATEST, max(SOONEST, LOST * (now - self.start)))
+        return since >= cost / MOST_SAVING and (validation or since > soon)
 
 
 @dataclass

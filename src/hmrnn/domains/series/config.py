@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from tyro.conf import arg
+from tyro.conf import OmitArgPrefixes, arg
 
 from hmrnn.config import (
     MOST_LAYERS,
@@ -39,10 +39,9 @@ class SeriesModelConfig(VectorModelConfig):
     output_size: int = 128
     """Size of the output embedding."""
     components: int = 10
-    """Gaussians in the mixture that predicts what comes next."""
+    """Number of Gaussians in the mixture that predicts the next step."""
     rank: int = 0
-    """Of the part of each Gaussian's covariance that columns share. 0: the covariance is diagonal. For columns that
-    vary together from step to step, beyond what the past tells."""
+    """Rank of the covariance that columns share in each Gaussian, for columns that vary together. 0: diagonal."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,23 +56,23 @@ class PlantedSeriesConfig(MadeDataConfig):
     """The built-in series: motifs that repeat, joined without a jump; which ones are drawn depends on the regime."""
 
     sequences: int = 200
-    """Sequences to make."""
+    """Number of sequences."""
     steps: int = 400
-    """Steps of each."""
+    """Steps of each sequence."""
     columns: int = 3
     """Numbers in each step."""
     motifs: int = 8
-    """Motifs: short curves, each with its own length. Every one begins and ends at 0."""
+    """Number of motifs: short curves that begin and end at 0."""
     length: tuple[int, int] = (8, 16)
-    """Steps of the shortest and of the longest motif."""
+    """Shortest and longest motif, in steps."""
     regimes: int = 4
-    """Regimes. Each has some of the motifs, and draws from them at random."""
+    """Number of regimes. Each draws from some of the motifs at random."""
     motifs_of_regime: int = 3
     """Motifs of each regime."""
     stay: tuple[int, int] = (4, 8)
-    """Motifs until another regime begins: the fewest and the most."""
+    """Fewest and most motifs until another regime begins."""
     noise: float = 0.05
-    """Standard deviation of the noise on each number, as a share of a motif's."""
+    """Standard deviation of the noise on each number, relative to that of a motif."""
     missing: float = 0.0
     """Share of the numbers that are missing."""
 
@@ -103,16 +102,16 @@ class SeriesDataConfig(DataConfig):
 
     sets = SERIES_SETS
     data: NameOrFile = "builtin"
-    """builtin, a file (.csv with a header, .npy, .npz), or a folder of such files, each a sequence."""
+    """builtin, a file (.csv with a header, .npy, .npz), or a folder of such files, one sequence each."""
     columns: tuple[str, ...] | None = None
-    """The columns to read. By default all that are numbers, but for the time or a date, which is left out."""
+    """Columns to read, in this order. By default all numeric ones but time and dates."""
     ends: str | None = None
-    """A column that is not read: it is 1 where a segment ends, and else 0. For hmrnn score."""
+    """Column that is 1 where a segment ends and 0 elsewhere. The model does not read it; hmrnn score does."""
     piece: int = 1000
-    """In training, sequences that are longer than so many steps are cut into pieces, which are read side by side."""
+    """Training: cut sequences that are longer than this many steps."""
     division_seed: int = 0
-    """Of the shuffle that chooses which sequences to train on, to validate and to test: 90, 5 and 5 %. Of fewer than 20
-    sequences, the first 90 % of each are to train on, the next 5 % to validate and the last 5 % to test."""
+    """Random seed of the split into 90, 5 and 5 % of the sequences.
+    Fewer than 20 sequences are each split in time instead."""
     planted: PlantedSeriesConfig = field(default_factory=PlantedSeriesConfig)
 
     def __post_init__(self) -> None:
@@ -144,8 +143,8 @@ class SeriesRunConfig(RunConfig):
 
     kind: ClassVar[str] = "series"
     data: Annotated[SeriesDataConfig, arg(name="")] = field(default_factory=SeriesDataConfig)
-    model: Annotated[SeriesModelConfig, arg(name="")] = field(default_factory=SeriesModelConfig)
-    training: Annotated[TrainingConfig, arg(name="")] = field(default_factory=training)
+    model: Annotated[SeriesModelConfig, OmitArgPrefixes] = field(default_factory=SeriesModelConfig)
+    training: Annotated[TrainingConfig, OmitArgPrefixes] = field(default_factory=training)
 
 
 PRESETS: Mapping[str, SeriesRunConfig] = {"small": SeriesRunConfig()}

@@ -19,12 +19,15 @@ PICTURES = (".png", ".svg", ".pdf")
 
 @dataclass(frozen=True, kw_only=True)
 class Train(flags.Train):
-    """Train a model to predict the next step of a series of numbers. What comes of it is a run: a directory.
+    """Train a model to predict the next step of a series of numbers. The result is a directory, called a run.
 
-    The other flags start from the settings of --preset, or of the run that is resumed. With several processes:
-    torchrun --nproc-per-node 2 -m hmrnn train series …
+    Defaults shown are those of --preset, or of the run that is resumed.
     """
 
+    examples = (
+        "train series --data builtin --out runs/motifs",
+        "train series --data mine.csv --columns x1 x2 --target-rate 0.1 --out runs/mine",
+    )
     run: Annotated[SeriesRunConfig, arg(name="")]
     preset: Literal["small"] | None = None
     """Settings by name. small: for a laptop."""
@@ -33,13 +36,14 @@ class Train(flags.Train):
 @dataclass(frozen=True, kw_only=True)
 class OfSeries(flags.OfData):
     data: NameOrFile | None = None
-    """The series: builtin, a file or a folder. By default the run's own."""
+    """Series to read: builtin, a file or a folder. By default the run's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(OfSeries):
-    """Measure how well a run predicts series: the average log-likelihood of a sequence and of a step, in nats, of
-    values normalised by the training part."""
+    """Measure how well a run predicts series: the mean log-likelihood of a sequence and of a step, in nats."""
+
+    examples = ("eval runs/motifs",)
 
     def carry_out(self) -> None:
         from hmrnn.domains.series.commands import evaluate
@@ -49,13 +53,13 @@ class Evaluate(OfSeries):
 
 @dataclass(frozen=True, kw_only=True)
 class Generate(vectors.Generate):
-    """Let a run make a sequence: as CSV or as a picture."""
+    """Generate a sequence with a run, as CSV or as a picture."""
 
+    examples = ("generate runs/motifs --max-new 200 --out made.png",)
     max_new: int = 200
-    """How many steps to make."""
+    """Number of steps to generate."""
     out: Path | None = None
-    """Where it goes: a .csv, or a picture of the curves and the segments: .png, .svg or .pdf. By default CSV on
-    standard output."""
+    """File to write: .csv, or a picture (.png, .svg, .pdf). By default CSV on standard output."""
 
     def check(self) -> None:
         super().check()
@@ -70,11 +74,11 @@ class Generate(vectors.Generate):
 
 @dataclass(frozen=True, kw_only=True)
 class Segment(flags.Segment):
-    """Show the segments that a run finds in series: in each sequence of a file or a folder."""
+    """Show the segments that a run finds in each sequence of a file or folder."""
 
+    examples = ("segment runs/mine mine.csv --format csv --out segments.csv",)
     format: Literal["text", "csv", "json", "html"] = "text"
-    """text counts the segments of each sequence; csv has a row for each segment: sequence, layer, start, end; json has
-    the same; html draws the curves, and under them the segments."""
+    """text counts the segments of each sequence, csv and json list them, html draws curves and segments."""
 
     def carry_out(self) -> None:
         from hmrnn.domains.series.commands import segment
@@ -84,16 +88,16 @@ class Segment(flags.Segment):
 
 @dataclass(frozen=True, kw_only=True)
 class Score(OfSeries, flags.Score):
-    """Score the boundaries of each layer against known ones, beside what chance alone would reach.
+    """Score the boundaries of each layer against known ones, and compare with random boundaries.
 
-    Known are the motifs and the regimes of the built-in series, and what the column --ends tells.
+    Known boundaries are the motifs and regimes of the built-in series, or the column --ends.
     """
 
+    examples = ("score runs/motifs --margin 2",)
     ends: str | None = None
-    """With --data: the column that is 1 where a segment ends, and else 0. By default the one that the run was trained
-    with."""
+    """With --data: the column that is 1 where a segment ends and 0 elsewhere. By default that of the run."""
     margin: int = 2
-    """A boundary counts as found if one is at most so many steps away."""
+    """A boundary counts as found if it is at most this many steps away."""
 
     def check(self) -> None:
         if self.margin < 0:
@@ -109,15 +113,16 @@ class Score(OfSeries, flags.Score):
 
 @dataclass(frozen=True, kw_only=True)
 class Figure(flags.Figure):
-    """Draw what a run found in a series, and how it was trained: figures for a paper."""
+    """Draw figures of what a run found in a series, and of its training."""
 
+    examples = ("figure runs/motifs --out figures",)
     kind: Literal["all", "training", "segments"] = "all"
-    """segments: the curves, how well each step was predicted, and the segments of each layer. training: loss, firing
-    rates and slope."""
+    """Which figure. segments: curves, how well each step was predicted, and the segments of each layer.
+    training: loss, firing rates and slope."""
     sequence: int = 1
-    """Which sequence of the validation part."""
+    """Number of the sequence in the validation part, from 1."""
     steps: tuple[int, int] | None = None
-    """The first step and the one after the last, counted from 0. By default the first 200."""
+    """First step and the one after the last, counted from 0. By default the first 200."""
 
     def check(self) -> None:
         if self.steps is not None and not 0 <= self.steps[0] < self.steps[1]:
@@ -131,4 +136,6 @@ class Figure(flags.Figure):
 
 @dataclass(frozen=True, kw_only=True)
 class Explore(flags.Explore):
-    """Serve a page on 127.0.0.1 on which one opens a series, and watches what the layers make of it."""
+    """Open a page on this machine that shows a series and what the layers do."""
+
+    examples = ("explore runs/motifs",)

@@ -26,11 +26,15 @@ FILE = "columns.json"
 
 
 class SeriesModel(VectorModel[StepDensity]):
-    """Predicts the next step of a series: a number for each column, or NaN where it is missing. The density is a
-    mixture of Gaussians.
+    """A model that predicts the next step of a series: a number for each column, NaN where it is missing.
 
-    The network sees 0 in place of a missing number, and beside the numbers which ones are missing. A sequence that is
-    made from nothing begins with a step of which all is missing, and so do half of those that it learns from.
+    The density is a mixture of Gaussians. The network reads 0 in place of a missing number, and which numbers are
+    missing. A generated sequence begins with a step of which all is missing; so do half of the sequences in training.
+
+    Args:
+        columns: Names of the columns.
+        config: Sizes and kind of the network.
+        engine: Engine of the recurrent network, see `HMLSTM`.
     """
 
     kind = "series"
@@ -52,7 +56,7 @@ class SeriesModel(VectorModel[StepDensity]):
         return SeriesSegmentation(steps, layers, points, self.columns)
 
     def normalise_as(self, lines: Sequence[Values]) -> None:
-        """Takes mean and deviation of each column of these sequences as its own."""
+        """Normalises by the mean and deviation of each column of these sequences, as in training."""
         steps = np.concatenate(lines).astype(np.float64)
         for d, column in enumerate(self.columns):
             present = steps[~np.isnan(steps[:, d]), d]

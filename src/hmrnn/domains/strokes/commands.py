@@ -19,8 +19,7 @@ from hmrnn.cli.common import (
     save_figures,
     write_figure,
 )
-from hmrnn.cli.flags import STANDARD_INPUT
-from hmrnn.config import UsageError
+from hmrnn.config import STANDARD_INPUT, UsageError
 from hmrnn.domains.strokes import flags
 from hmrnn.domains.strokes.config import StrokeDataConfig
 from hmrnn.domains.strokes.data.lines import lines_of_file, load_strokes

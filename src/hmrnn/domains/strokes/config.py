@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
-from tyro.conf import arg
+from tyro.conf import OmitArgPrefixes, arg
 
 from hmrnn.config import (
     LONGEST,
@@ -51,21 +51,21 @@ class WritingConfig(MadeDataConfig):
     """The built-in handwriting: words in a Hershey font, as an unsteady hand would draw them."""
 
     lines: int = 2000
-    """Lines to draw."""
+    """Number of lines."""
     words: tuple[int, int] = (2, 4)
-    """Words of the shortest and of the longest line."""
+    """Fewest and most words of a line."""
     font: Literal["futural", "scripts"] = "futural"
-    """The Hershey font: plain letters, or a script."""
+    """Hershey font: plain letters (futural) or a script."""
     spacing: float = 2.5
-    """Mean distance of two points of a stroke; a small letter is about 14 high, 9 in the script."""
+    """Mean distance between points of a stroke. A small letter is about 14 high, 9 in the script."""
     jitter: float = 0.15
-    """Standard deviation of each coordinate."""
+    """Standard deviation of the noise on each coordinate."""
     slant: float = 0.15
-    """Standard deviation of a line's slant: the tangent of its angle."""
+    """Standard deviation of the slant of lines (tangent of the angle)."""
     size: float = 0.1
-    """Standard deviation of a line's size, as a share of it."""
+    """Standard deviation of the size of lines, relative to it."""
     speed: float = 0.2
-    """Standard deviation of the distance between points from line to line, and within a line, as a share of it."""
+    """Standard deviation of the distance between points, relative to it, between and within lines."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,18 +84,18 @@ class StrokeDataConfig(DataConfig):
 
     sets = STROKE_SETS
     data: NameOrFile = "builtin"
-    """iam-ondb, builtin (no download), or a file: JSON lines, a list of strokes on each, a stroke a list of [x, y]."""
+    """iam-ondb, builtin (no download), or a file of JSON lines: each a list of strokes, a stroke a list of [x, y]."""
     shortest: int | None = None
-    """Lines with fewer points are left out. By default 300 for iam-ondb, as in the paper, else 2."""
+    """Leave out lines with fewer points. By default 300 for iam-ondb, as in the paper, else 2."""
     division: Literal["shuffled", "by-writer"] = "shuffled"
-    """Which lines to train on, to validate and to test. shuffled: 90, 5 and 5 %, whoever wrote them, as in the paper.
-    by-writer: the lists t1 that IAM-OnDB is published with, in which no writer is in two parts."""
+    """How lines are split. shuffled: 90, 5 and 5 %, as in the paper.
+    by-writer: the published lists t1 of IAM-OnDB, in which no writer occurs in two parts."""
     division_seed: int = 0
-    """Of the shuffle."""
+    """Random seed of the shuffled split."""
     scaling: float = 0.0
-    """In training, each line is made larger or smaller by up to this share, by another factor in each epoch."""
+    """Training: scale each line by a random factor of up to 1 plus or minus this, anew in each epoch."""
     late_window: tuple[int, int] | None = None
-    """An epoch, counted from 0, and how many steps a window has from then on: longer ones towards the end."""
+    """Two numbers: from this epoch on, counted from 0, windows have this many steps."""
     writing: WritingConfig = field(default_factory=WritingConfig)
 
     def __post_init__(self) -> None:
@@ -114,8 +114,8 @@ class StrokeRunConfig(RunConfig):
 
     kind: ClassVar[str] = "strokes"
     data: Annotated[StrokeDataConfig, arg(name="")] = field(default_factory=StrokeDataConfig)
-    model: Annotated[StrokeModelConfig, arg(name="")] = field(default_factory=StrokeModelConfig)
-    training: Annotated[TrainingConfig, arg(name="")] = field(
+    model: Annotated[StrokeModelConfig, OmitArgPrefixes] = field(default_factory=StrokeModelConfig)
+    training: Annotated[TrainingConfig, OmitArgPrefixes] = field(
         default_factory=lambda: TrainingConfig(target_rate=0.25, uncertainty_weight=0.0)
     )
 

@@ -17,12 +17,15 @@ from hmrnn.domains.vectors import flags as vectors
 
 @dataclass(frozen=True, kw_only=True)
 class Train(flags.Train):
-    """Train a model to predict the next point of a pen. What comes of it is a run: a directory.
+    """Train a model to predict the next point of a pen. The result is a directory, called a run.
 
-    The other flags start from the settings of --preset, or of the run that is resumed. With several processes:
-    torchrun --nproc-per-node 2 -m hmrnn train strokes …
+    Defaults shown are those of --preset, or of the run that is resumed.
     """
 
+    examples = (
+        "train strokes --data builtin --minutes 3 --out runs/letters",
+        "train strokes --resume runs/letters",
+    )
     run: Annotated[StrokeRunConfig, arg(name="")]
     preset: Literal["small", "iam-ondb", "paper-iam-ondb"] | None = None
     """Settings by name. small: for a laptop. iam-ondb: the best that we know. paper-iam-ondb: what the paper did. By
@@ -31,11 +34,11 @@ class Train(flags.Train):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(flags.OfData):
-    """Measure how well a run predicts handwriting: the average log-likelihood of a line, in nats and in normalised
-    coordinates."""
+    """Measure how well a run predicts handwriting: the mean log-likelihood of a line, in nats."""
 
+    examples = ("eval runs/letters",)
     data: NameOrFile | None = None
-    """The lines: iam-ondb, builtin or a file. By default the run's own."""
+    """Lines to read: iam-ondb, builtin or a file. By default the run's own."""
     sigma_floor: float = 0.0
     """Raise each standard deviation of the predicted density to at least this, in normalised units. Coordinates are
     whole numbers, so a model with a lower floor gains likelihood by it alone: compare models at one floor."""
@@ -52,18 +55,22 @@ class Evaluate(flags.OfData):
 
 @dataclass(frozen=True, kw_only=True)
 class Generate(vectors.Generate):
-    """Let a run write by hand: as a drawing or, without --out, as JSON lines."""
+    """Generate handwriting with a run, as a drawing or as JSON lines."""
 
+    examples = (
+        "generate runs/letters --bias 1 --lines 4 --out letters.svg",
+        "generate runs/letters --prime mine.jsonl --out continued.svg",
+    )
     max_new: int = 650
-    """How many points of each line to make."""
+    """Number of points of each line."""
     lines: int = 1
-    """How many lines to write."""
+    """Number of lines."""
     seed: int | None = None
-    """The same seed gives the same line; of several lines, the next has the next seed."""
+    """Random seed of the first line; each further line uses the next seed."""
     out: Path | None = None
-    """The drawing: .svg has one path for each stroke of the pen, fit for a plotter; or .png."""
+    """Drawing to write: .svg with one path for each stroke, or .png. Without it, JSON lines on standard output."""
     animated: bool = False
-    """An SVG that draws itself."""
+    """Write an SVG that draws itself."""
 
     def check(self) -> None:
         super().check()
@@ -81,10 +88,11 @@ class Generate(vectors.Generate):
 
 @dataclass(frozen=True, kw_only=True)
 class Segment(flags.Segment):
-    """Show the segments that a run finds in handwriting: in each line of a file of JSON lines."""
+    """Show the segments that a run finds in each line of a file of JSON lines."""
 
+    examples = ("segment runs/letters mine.jsonl --format html --out mine.html",)
     format: Literal["text", "json", "html"] = "text"
-    """text counts the segments of each line, json tells where each ends, html draws them."""
+    """text counts the segments of each line, json lists them, html draws them."""
 
     def carry_out(self) -> None:
         from hmrnn.domains.strokes.commands import segment
@@ -94,13 +102,14 @@ class Segment(flags.Segment):
 
 @dataclass(frozen=True, kw_only=True)
 class Score(flags.Score):
-    """Score the boundaries of each layer against known ones, beside what chance alone would reach.
+    """Score the boundaries of each layer against known ones, and compare with random boundaries.
 
-    Known are the strokes of the pen, and letters and words of the built-in lines.
+    Known boundaries are those of pen strokes and, for built-in lines, of letters and words.
     """
 
+    examples = ("score runs/letters",)
     data: NameOrFile | None = None
-    """The lines: iam-ondb, builtin or a file. By default the run's own."""
+    """Lines to read: iam-ondb, builtin or a file. By default the run's own."""
 
     def carry_out(self) -> None:
         from hmrnn.domains.strokes.commands import score
@@ -110,15 +119,16 @@ class Score(flags.Score):
 
 @dataclass(frozen=True, kw_only=True)
 class Figure(flags.Figure):
-    """Draw what a run found in handwriting, and how it was trained: figures for a paper."""
+    """Draw figures of what a run found in handwriting, and of its training."""
 
+    examples = ("figure runs/letters --strokes --out figures",)
     kind: Literal["all", "training", "segments", "density"] = "all"
-    """segments: a line coloured by the segments of each layer, and by the strokes of the pen. density: where the next
-    point was expected. training: loss, firing rates and slope."""
+    """Which figure. segments: a line coloured by the segments of each layer. density: where the next point was
+    expected. training: loss, firing rates and slope."""
     strokes: bool = False
-    """The figures of handwriting alone: segments and density."""
+    """Draw segments and density only."""
     line: int = 1
-    """Which line of the validation part."""
+    """Number of the line in the validation part, from 1."""
 
     def check(self) -> None:
         if self.strokes and self.kind != "all":

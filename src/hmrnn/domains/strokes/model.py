@@ -23,10 +23,14 @@ StrokeModelOutput: TypeAlias = VectorModelOutput[PointDensity]
 
 
 class StrokeModel(VectorModel[PointDensity]):
-    """Predicts the next point of a pen: dx, dy, and whether it is lifted. The density is a mixture of Gaussians.
+    """A model that predicts the next point of a pen: dx, dy, and whether the pen is lifted.
 
-    Mean and deviation of the pen are 0 and 1. An HRNN's boundaries are where the pen is lifted, and a line that is made
-    from nothing begins with the pen on the paper, nowhere in particular.
+    The density is a mixture of bivariate Gaussians and a Bernoulli variable. The pen is not normalised. The boundaries
+    of an HRNN are the lifts of the pen.
+
+    Args:
+        config: Sizes and kind of the network. By default those of the paper's model for IAM-OnDB.
+        engine: Engine of the recurrent network, see `HMLSTM`.
     """
 
     kind = "strokes"
@@ -41,7 +45,7 @@ class StrokeModel(VectorModel[PointDensity]):
         return StrokeSegmentation(steps, layers, points)
 
     def normalise_as(self, lines: Sequence[Points]) -> None:
-        """Takes mean and deviation of the offsets of these lines as its own. A line's first point has no offset."""
+        """Normalises by the mean and deviation of the offsets of these lines, as in training."""
         offsets = np.concatenate([line[1:, :2] for line in lines]).astype(np.float64)
         deviation = offsets.std(0)
         if not (deviation > 0).all():

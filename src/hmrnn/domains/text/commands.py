@@ -26,9 +26,8 @@ from hmrnn.cli.common import (
     save_figures,
     tell_scores,
 )
-from hmrnn.cli.flags import STANDARD_INPUT
 from hmrnn.cli.read import bad_usage
-from hmrnn.config import SettingError, UsageError
+from hmrnn.config import STANDARD_INPUT, SettingError, UsageError
 from hmrnn.domains.text import flags, generation
 from hmrnn.domains.text.adapting import lines_of, measure, prepare
 from hmrnn.domains.text.config import OnUnknown, TextDataConfig, TextRunConfig
@@ -145,9 +144,11 @@ def generate(asked: flags.Generate) -> None:
 def segment(asked: flags.Segment) -> None:
     """Writes the segments of texts while they are read."""
     model = load_model(TextModel, asked.run, asked.reading)
-    detectors = model.rnn.num_layers - 1
-    if asked.layer is not None and asked.layer > detectors:
-        raise UsageError(f"--layer {asked.layer}: this run has boundaries in {detectors} layers")
+    detectors = 0 if model.config.model == "lstm" else model.rnn.num_layers - 1
+    if asked.of_layer is not None and asked.of_layer > detectors:
+        raise UsageError(
+            f"there are no segments of layer {asked.of_layer}: this run has boundaries in {detectors} layers"
+        )
     sources = list(texts_to_segment(asked, model))
     several = len(sources) > 1
     if several and asked.format == "html":
@@ -211,10 +212,10 @@ def write_segments(
     if asked.format == "json":
         steps = Counted(read.steps(hidden=asked.vectors) for read in reads)
         return write_json(model, steps, out, asked.layer, name if several else None)
-    separator = "\n" if asked.lines else asked.separator
-    if separator is None and asked.layer is None:
+    if asked.of_layer is None:
         return write_marked(model, Counted(reads), out)
-    return write_marked(model, Counted(reads), out, mark_of_layer(asked.layer or 1, separator), escape=asked.lines)
+    separator = "\n" if asked.lines else asked.separator and asked.separator.replace("\\n", "\n").replace("\\t", "\t")
+    return write_marked(model, Counted(reads), out, mark_of_layer(asked.of_layer, separator), escape=asked.lines)
 
 
 def at_most(most: int, pieces: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from tyro.conf import Suppress, arg
+from tyro.conf import OmitArgPrefixes, Suppress, arg
 
 from hmrnn.config import (
     MOST_SYMBOLS,
@@ -51,19 +51,19 @@ class PlantedConfig(MadeDataConfig):
     """The planted hierarchy: words of letters, phrases of words, and so on, with nothing between them."""
 
     symbols: int = 1_000_000
-    """About how many symbols to make: the last phrase is not cut."""
+    """Approximate length in symbols; the last phrase is complete."""
     letters: int = 20
-    """Distinct letters, at most 26."""
+    """Number of distinct letters, at most 26."""
     words: int = 50
-    """Distinct words, and at each higher level as many distinct units."""
+    """Number of distinct words, and of distinct units at each higher level."""
     word_length: tuple[int, int] = (3, 7)
-    """Letters of the shortest and of the longest word."""
+    """Shortest and longest word, in letters."""
     phrase_length: tuple[int, int] = (2, 4)
-    """Units of the level below in the shortest and in the longest unit of a level."""
+    """Shortest and longest unit of a higher level, in units of the level below."""
     depth: int = 2
-    """Levels: 1 for words alone, 2 for words and phrases, and so on."""
+    """Number of levels: 1 for words, 2 for words and phrases, and so on."""
     noise: float = 0.0
-    """Share of the symbols that are replaced by a random letter."""
+    """Share of the symbols replaced by a random letter."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,15 +91,13 @@ class TextDataConfig(DataConfig):
     """ptb, text8, enwik8, builtin (no download), planted (made), or a file or a folder of files; - is standard input,
     which is kept in the run."""
     symbols: SymbolKind = "characters"
-    """What is read one by one: UTF-8 characters, bytes, or tokens, which is what stands between white space. enwik8 is
-    read as bytes in place of characters."""
+    """What is one symbol: a UTF-8 character, a byte, or a token between white space. enwik8 is always read as bytes."""
     most_symbols: int = 10_000
-    """Of tokens: how many are told apart. The most frequent have a symbol of their own, all others share one."""
+    """Tokens: number of distinct symbols. The most frequent tokens have their own, all others share one."""
     random_start: bool = False
-    """Start every epoch but the first at a random place of the training text and go round. Then the text is cut into
-    sequences and windows elsewhere each time."""
+    """Start each epoch but the first at a random place of the training text, so that windows begin elsewhere."""
     strict: bool = False
-    """Fail if a file of a folder can't be read, or is not text. By default such files are named, and left out."""
+    """Fail if a file of a folder is unreadable or not text. By default such files are named and left out."""
     planted: PlantedConfig = field(default_factory=PlantedConfig)
 
     def __post_init__(self) -> None:
@@ -130,8 +128,8 @@ class TextRunConfig(RunConfig):
 
     kind: ClassVar[str] = "text"
     data: Annotated[TextDataConfig, arg(name="")] = field(default_factory=TextDataConfig)
-    model: Annotated[TextModelConfig, arg(name="")] = field(default_factory=TextModelConfig)
-    training: Annotated[TrainingConfig, arg(name="")] = field(default_factory=TrainingConfig)
+    model: Annotated[TextModelConfig, OmitArgPrefixes] = field(default_factory=TextModelConfig)
+    training: Annotated[TrainingConfig, OmitArgPrefixes] = field(default_factory=TrainingConfig)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from hmrnn.cli import flags
 from hmrnn.cli.metavars import NameOrFile
-from hmrnn.config import UsageError, check_size
+from hmrnn.config import STANDARD_INPUT, UsageError, check_size
 from hmrnn.domains.text.config import (
     IN_EXPLORER,
     AdaptingConfig,
@@ -27,12 +27,16 @@ BY_DEFAULT = TextReadingConfig()
 
 @dataclass(frozen=True, kw_only=True)
 class Train(flags.Train):
-    """Train a model to predict the next symbol of a text. What comes of it is a run: a directory.
+    """Train a model to predict the next symbol of a text. The result is a directory, called a run.
 
-    The other flags start from the settings of --preset, or of the run that is resumed. With several processes:
-    torchrun --nproc-per-node 2 -m hmrnn train text …
+    Defaults shown are those of --preset, or of the run that is resumed.
     """
 
+    examples = (
+        "train text --data novel.txt --minutes 10 --out runs/novel",
+        "train text --resume runs/novel",
+        "train text --preset ptb --data ptb --data-dir DIR --out runs/ptb",
+    )
     run: Annotated[TextRunConfig, arg(name="")]
     preset: Literal["small", "ptb", "text8", "enwik8", "paper-ptb", "paper-text8", "paper-enwik8"] = "small"
     """Settings by name. small: for a laptop. ptb, text8, enwik8: the best that we know. paper-…: what the paper did."""
@@ -40,23 +44,23 @@ class Train(flags.Train):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(flags.OfData):
-    """Measure how well a run predicts a text, in bits per character or token. The state is carried over all of it."""
+    """Measure how well a run predicts a text, in bits per character, byte or token."""
 
+    examples = (
+        "eval runs/novel",
+        "eval runs/novel --data other.txt --streams 64",
+    )
     data: NameOrFile | None = None
-    """The text: ptb, text8, enwik8, builtin, planted, a file or a folder. By default the run's own."""
+    """Text to read: ptb, text8, enwik8, builtin, planted, a file or a folder. By default the run's own."""
     streams: int = 1
-    """Read the text as so many streams side by side. 1 is exact; more are quicker, and each but the first starts
-    without a past."""
+    """Number of parallel streams. 1 is exact; more are faster, but all except the first start from a zero state."""
     temperature: float | Literal["auto"] | None = None
-    """Tell the figure with logits divided by this number, too. auto: the one that is best on the validation part of the
-    run's text."""
+    """Also report the figure with logits divided by this. auto chooses the best on the validation part."""
     dynamic: float | Literal["auto"] | None = None
-    """Tell the figure of a model that goes on learning as it reads, too, in steps of this size (eta, 0.0005 is a start)
-    after each 100 symbols. auto: the size that is best on the validation part. What gradients are like is measured on
-    the training part. The run is left as it is."""
+    """Also report dynamic evaluation: a copy of the model learns while it reads, with this step size (eta).
+    auto chooses it on the validation part; 0.0005 is a start."""
     decay: float | None = None
-    """With --dynamic: how soon it forgets again what it has learnt (lambda, 0 to 1). By default what is best on the
-    validation part."""
+    """Dynamic evaluation: decay towards the trained weights (lambda, 0 to 1). By default chosen on validation."""
     reading: Reading = BY_DEFAULT
 
     @property
@@ -77,20 +81,24 @@ class Evaluate(flags.OfData):
 
 @dataclass(frozen=True, kw_only=True)
 class Generate(flags.Generate):
-    """Let a run write text: the prompt, and what it makes of it, symbol by symbol."""
+    """Generate text with a run, symbol by symbol, after a prompt."""
 
+    examples = (
+        'generate builtin "The value of" --show-boundaries',
+        "generate runs/novel --temperature 0.7 --seed 1",
+    )
     start: Annotated[Positional[str], arg(metavar="[PROMPT]")] = ""
-    """What the text starts with."""
+    """Text to continue."""
     prompt: str = ""
-    """The same as a flag."""
+    """Text to continue, as a flag."""
     max_new: int = 500
-    """How many symbols to make."""
+    """Number of symbols to generate."""
     temperature: float = 1.0
-    """Below 1 likely symbols become likelier; 0 always takes the likeliest."""
+    """Below 1, likely symbols become likelier; 0 always takes the likeliest."""
     top_k: int | None = None
-    """Draw from the so many likeliest symbols only."""
+    """Sample only from this many likeliest symbols."""
     top_p: float | None = None
-    """Draw from the likeliest symbols that together have this probability."""
+    """Sample only from the likeliest symbols that together have this probability."""
     show_boundaries: bool = False
     """Mark where segments end: | in layer 1, ‖ in layer 2, ⦀ above."""
     reading: Reading = BY_DEFAULT
@@ -108,28 +116,35 @@ class Generate(flags.Generate):
 
 @dataclass(frozen=True, kw_only=True)
 class Segment(flags.Segment):
-    """Show the segments that a run finds in a text, while it is read: any length, in constant memory."""
+    """Show the segments that a run finds in a text. Texts of any length are read in constant memory."""
 
+    examples = (
+        'segment builtin --text "The value of the argument"',
+        "segment runs/novel chapter.txt --format html --out chapter.html",
+    )
     format: Literal["text", "json", "html"] = "text"
-    """text: the text with marks, | where a segment of layer 1 ends, ‖ of layer 2, ⦀ above. json: one object, a segment
-    a line. html: one page for a browser, of up to 100,000 symbols, that shows every step."""
+    """text: the text with marks, | at the end of a segment of layer 1, ‖ of layer 2, ⦀ above. json: one object.
+    html: a page that shows every step, for up to 100,000 symbols."""
     text: str | None = None
-    """A text to segment, in place of files."""
+    """Text to segment, instead of files."""
     layer: int | None = None
-    """Show the segments of this layer alone; 1 is the lowest."""
+    """Show the segments of this layer only; 1 is the lowest."""
     separator: str | None = None
-    """What stands between the segments of a layer (the first, without --layer), in place of the mark. \\n and \\t are
-    a line's end and a tab."""
+    """Write this between the segments of a layer (the first, without --layer). \\n and \\t are a line end and a tab."""
     lines: bool = False
-    """Write each segment of a layer (the first, without --layer) on a line of its own. Line ends in it are shown as
-    \\n, and \\ as \\\\."""
+    """Write each segment of a layer (the first, without --layer) on its own line, with line ends shown as \\n."""
     bytes: bool = False
-    """Read files that are not UTF-8, too. A byte that is no character is a symbol that the model does not know
-    (--on-unknown). Models of bytes read any file."""
+    """Read files that are not UTF-8. A byte that is no character is an unknown symbol (--on-unknown)."""
     reading: Reading = BY_DEFAULT
 
+    @property
+    def of_layer(self) -> int | None:
+        """The one layer that is shown; None for all."""
+        one = self.lines or self.separator is not None
+        return self.layer or (1 if one else None)
+
     def check(self) -> None:
-        if self.text is not None and self.files != (flags.STANDARD_INPUT,):
+        if self.text is not None and self.files != (STANDARD_INPUT,):
             raise UsageError("--text is a text of its own: it can't be combined with files")
         if self.layer is not None:
             check_size("--layer", self.layer)
@@ -142,7 +157,7 @@ class Segment(flags.Segment):
 
     def look(self, domain: Domain) -> None:
         for file in self.files:
-            if file != flags.STANDARD_INPUT:
+            if file != STANDARD_INPUT:
                 flags.check_there(file, " or folder. To segment a text itself, pipe it, or use --text")
 
     def carry_out(self) -> None:
@@ -153,20 +168,22 @@ class Segment(flags.Segment):
 
 @dataclass(frozen=True, kw_only=True)
 class Score(flags.Score):
-    """Score the boundaries of each layer against known ones, beside what chance alone would reach.
+    """Score the boundaries of each layer against known ones, and compare with random boundaries.
 
-    Known are the words of the text, between white space and punctuation: a boundary may be meant to fall before, on or
-    after what separates them, and each is scored. Of the planted hierarchy, its words and phrases are known. Where
-    segments of tokens end, a file may tell (--gold).
+    Known boundaries are those of words between white space and punctuation, of --gold, or of the planted hierarchy.
     """
 
+    examples = (
+        "score runs/novel",
+        "score runs/unspaced --gold words.txt",
+    )
     data: NameOrFile | None = None
-    """The text: ptb, text8, enwik8, builtin, planted, a file or a folder. By default the run's own."""
+    """Text to read: ptb, text8, enwik8, builtin, planted, a file or a folder. By default the run's own."""
     gold: Path | None = None
-    """Instead: a file with an utterance a line, words separated by spaces. The run reads it without spaces. For a run
-    on tokens: a file with a segment a line."""
+    """File with known words: one utterance a line, words separated by spaces. The run reads it without spaces.
+    For a run on tokens: a segment a line."""
     first: int | None = None
-    """Only so many symbols, from the start of the text."""
+    """Read only this many symbols from the start of the text."""
     reading: Reading = BY_DEFAULT
 
     def check(self) -> None:
@@ -189,15 +206,19 @@ class Score(flags.Score):
 
 @dataclass(frozen=True, kw_only=True)
 class Figure(flags.Figure):
-    """Draw what a run found in a text, and how it was trained: figures for a paper."""
+    """Draw figures of what a run found in a text, and of its training."""
 
+    examples = (
+        "figure runs/novel --out figures",
+        "figure runs/novel --kind boundaries --out boundaries.pdf",
+    )
     kind: Literal["all", "training", "boundaries", "norms", "classes"] = "all"
-    """boundaries: of every layer under the text. norms: of the hidden states, with the operations. training: loss,
-    firing rates and slope. classes: how often each detector fires on which kind of symbol."""
+    """Which figure. boundaries: segments under the text. norms: norms of the hidden states, and operations.
+    training: loss, firing rates and slope. classes: how often each detector fires on which kind of symbol."""
     text: Path | None = None
-    """A file. By default the start of the validation part of the run's text."""
+    """File to draw. By default the start of the validation part of the run's text."""
     symbols: int = 270
-    """How many of its symbols boundaries and norms show."""
+    """Number of symbols that boundaries and norms show."""
     reading: Reading = BY_DEFAULT
 
     def check(self) -> None:
@@ -214,6 +235,10 @@ class Figure(flags.Figure):
 
 @dataclass(frozen=True, kw_only=True)
 class Explore(flags.Explore):
-    """Serve a page on 127.0.0.1 on which one types, and watches what the layers make of it."""
+    """Open a page on this machine on which you type and watch the layers."""
 
+    examples = (
+        "explore builtin",
+        "explore runs/novel --compare runs/other",
+    )
     reading: Reading = IN_EXPLORER

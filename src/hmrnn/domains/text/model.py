@@ -35,7 +35,13 @@ register(TextModelOutput, "logits", "rnn")
 
 
 class TextModel(Pretrained):
-    """Predicts the next symbol of a text: a linear embedding, a recurrent network, the gated output module."""
+    """A model that predicts the next symbol of a text: embedding, recurrent network and gated output module.
+
+    Args:
+        symbols: The symbol table, for instance `Symbols.of(text)`.
+        config: Sizes and kind of the network. By default those of the paper's model for Penn Treebank.
+        engine: Engine of the recurrent network, see `HMLSTM`.
+    """
 
     kind = "text"
     config: TextModelConfig
@@ -63,7 +69,19 @@ class TextModel(Pretrained):
         slope: float | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[TextModelOutput, HMLSTMState]:
-        """symbols: (T, B) int64. The rest as in `HMLSTM`."""
+        """Predicts the symbol after each step.
+
+        Args:
+            symbols: (T, B) int64, numbers of symbols.
+            state: The state to start from; zeros by default.
+            lengths: (B,) number of valid steps of each row.
+            boundaries: (T, B, L-1) boundaries to use instead of the detectors'.
+            slope: Slope of the detectors in this call.
+            generator: Source of random numbers for sampled boundaries and dropout.
+
+        Returns:
+            The output, with `logits` of shape (T, B, symbols), and the state after the last step.
+        """
         embedded, bfloat16 = self.embed(symbols), self.rnn.rounds_products
         dropped = self.config.embedding_dropout if self.training else 0.0
         x = drop(embedded.dense(), dropped, generator) if dropped else embedded
@@ -74,7 +92,7 @@ class TextModel(Pretrained):
         return TextModelOutput(self.head(h_e, bfloat16=bfloat16), out), state
 
     def embed(self, symbols: Tensor) -> Piecewise:
-        """(...) int64 -> (..., embedding_size): what the recurrent network gets."""
+        """Embeds symbols, (...) int64, as the recurrent network reads them: (..., embedding_size)."""
         return Piecewise(self.embedding.weight, symbols)
 
     def boundaries(self, symbols: Tensor, context: int = 0) -> Tensor | None:
@@ -96,7 +114,10 @@ class TextModel(Pretrained):
         return self.boundaries(streams.read(past, end), start - past) if self.config.model == "hrnn" else None
 
     def bits_per_character(self, text: str | bytes, window: int | None = None) -> float:
-        """The mean of -log2 p(next symbol), from the second symbol on, with the state carried along."""
+        """Computes the mean of -log2 p(next symbol) over a text, from its second symbol on.
+
+        The text is read as one sequence, `window` symbols at a time.
+        """
         return bits_per_character(self, self.symbols.encode(text).numpy(), window=window)
 
     def generate(
@@ -109,7 +130,19 @@ class TextModel(Pretrained):
         top_p: float | None = None,
         seed: int | None = None,
     ) -> str:
-        """What follows the prompt. `hmrnn.domains.text.generation` gives it symbol by symbol, with the boundaries."""
+        """Generates text.
+
+        Args:
+            prompt: Text to continue.
+            max_new: Number of symbols to generate.
+            temperature: Below 1, likely symbols become likelier; 0 always takes the likeliest.
+            top_k: Sample only from this many likeliest symbols.
+            top_p: Sample only from the likeliest symbols that together have this probability.
+            seed: Random seed.
+
+        Returns:
+            The generated text, without the prompt.
+        """
         made = generate(self, prompt, max_new, Sampling(temperature, top_k, top_p), seed)
         return self.symbols.decode(symbol.number for symbol in made if symbol.new)
 
@@ -120,9 +153,14 @@ class TextModel(Pretrained):
     def segment(
         self, text: str | bytes | list[str] | list[bytes], *, vectors: bool = False
     ) -> Segmentation | list[Segmentation]:
-        """The segments that the layers found in a text, and every step; on request with the segments' vectors.
+        """Finds the segments of every layer in a text.
 
-        A list of texts gives a list: each is read on its own, from the start.
+        Args:
+            text: A text, or a list of texts. Each is read from a zero state.
+            vectors: Include the vector of each closed segment: the state that its layer hands up.
+
+        Returns:
+            A `Segmentation` for each text: `layers`, `tree()`, and `steps` with every step of every layer.
         """
         if isinstance(text, list):
             return [segment(self, own, vectors=vectors) for own in text]

@@ -17,10 +17,10 @@ class VectorModelConfig(ModelConfig):
     """The shape of a model that predicts vectors by a mixture of Gaussians."""
 
     components: int = 20
-    """Gaussians in the mixture that predicts what comes next."""
+    """Number of Gaussians in the mixture that predicts the next vector."""
     smallest_sigma: float = SMALLEST_SIGMA
-    """Smallest standard deviation of a Gaussian, as a share of the data's own. Where values repeat exactly, as whole
-    numbers do, a smaller one gives a larger likelihood; compare models with the same one only."""
+    """Lower bound of the standard deviations of the mixture, relative to those of the data.
+    With whole numbers a lower bound raises the likelihood by itself: compare models at the same bound."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

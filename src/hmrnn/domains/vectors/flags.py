@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Generate(flags.Generate):
     prime: Path | None = None
-    """Go on with the first sequence of this file."""
+    """Continue the first sequence of this file."""
     bias: float = 0.0
-    """0 makes what was read; the larger, the neater and the less various (Graves, 2013). 1 is a start."""
+    """Sharpen the mixture (Graves, 2013): 0 samples the model itself, larger values are neater. 1 is a start."""
 
     def check(self) -> None:
         super().check()

@@ -59,10 +59,10 @@ class VectorModelOutput(Generic[Predicted]):
 
 
 class VectorModel(Pretrained, Generic[Predicted]):
-    """Predicts the next vector: a linear embedding of the normalised one, a recurrent network, the gated output module,
-    and a head that gives a density.
+    """A model that predicts the density of the next vector of a sequence.
 
-    Takes and gives vectors in the data's own units: mean and deviation of what it was trained on belong to it.
+    It embeds the normalised vector linearly, and has a recurrent network, the gated output module and a mixture density
+    head. It reads and generates vectors in the units of the data: their mean and deviation are part of the model.
     """
 
     mean: Tensor  # (D,)
@@ -110,7 +110,18 @@ class VectorModel(Pretrained, Generic[Predicted]):
         slope: float | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[VectorModelOutput[Predicted], HMLSTMState]:
-        """points: (T, B, D). The rest as in `HMLSTM`."""
+        """Predicts the vector after each step.
+
+        Args:
+            points: (T, B, D) vectors in the units of the data.
+            state: The state to start from; zeros by default.
+            lengths: (B,) number of valid steps of each row.
+            slope: Slope of the detectors in this call.
+            generator: Source of random numbers for sampled boundaries and dropout.
+
+        Returns:
+            The output, with the `density` of the next vector at each step, and the state after the last step.
+        """
         x = self.embed(points)
         if self.training:
             x = drop(x, self.config.embedding_dropout, generator)
@@ -125,16 +136,29 @@ class VectorModel(Pretrained, Generic[Predicted]):
         return LineSegmentation(steps, layers, points)
 
     def log_likelihood(self, points: Line) -> float:
-        """The log-likelihood in nats of a line from its second vector on, in normalised coordinates."""
+        """Computes the log-likelihood of a sequence, (T, D), in nats: from its second vector on, and normalised."""
         return float(log_likelihoods(self, [points])[0])
 
     def generate(
         self, prime: Line | None = None, max_new: int = 650, *, bias: float = 0.0, seed: int | None = None
     ) -> Line:
-        """What follows the vectors of `prime`; without, a new line."""
+        """Generates vectors.
+
+        Args:
+            prime: (T, D) sequence to continue. Without one, a new sequence begins.
+            max_new: Number of vectors to generate.
+            bias: Sharpens the mixture: 0 samples the model itself, larger values are less varied.
+            seed: Random seed.
+
+        Returns:
+            (max_new, D) float32, in the units of the data.
+        """
         made = generate_points(self, prime, max_new, bias, seed)
         return np.array([point.point for point in made if point.new], dtype=np.float32).reshape(-1, len(self.mean))
 
     def segment(self, points: Line, *, vectors: bool = False) -> LineSegmentation:
-        """The segments that the layers found in a line, and every step; on request with the segments' vectors."""
+        """Finds the segments of every layer in a sequence, (T, D).
+
+        With `vectors`, each closed segment has one: the state that its layer hands up at the boundary.
+        """
         return segment_points(self, points, vectors=vectors)
