@@ -37,6 +37,12 @@ def artists(axes, kind, gid):
     return one
 
 
+def written(found, text: str):
+    """The same segments of another text."""
+    symbols = Symbols.of(text)
+    return replace(found, table=symbols, steps=replace(found.steps, inputs=symbols.encode(text)))
+
+
 def test_boundaries(found):
     figure = figures.boundaries_figure(found)
     assert len(figure.axes) == 3, "rows of 90"
@@ -86,7 +92,7 @@ def test_classes(found):
 
 
 def test_every_class_has_a_bar(found):
-    letters = replace(found, text="x" * len(TEXT))
+    letters = written(found, "x" * len(TEXT))
     top = figures.classes_figure(letters).axes[0]
     assert [bar.get_height() for bar in top.containers[0]].count(0.0) >= 3
     assert [text.get_text() for text in top.texts].count("not in the text") == 3
@@ -104,7 +110,7 @@ def test_fonts_that_have_the_symbols(found, tmp_path, monkeypatch):
     assert fonts_for(["a", symbol, "今"])[1] == {"今"}
     assert "今 (U+4ECA): dots stand in their place. Install Noto Sans CJK" in figures.font_hint("a今")
     assert figures.font_hint(f"a{symbol}") == ""
-    chinese = replace(found, text="今天$x$" * 40)
+    chinese = written(found, "今天$x$" * 40)
     figures.boundaries_figure(chinese).savefig(tmp_path / "dots.png")  # a warning would be an error
 
 

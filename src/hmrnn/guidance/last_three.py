@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from hmrnn.domains.text.data.symbols import Numbers
 
 ORDER = 3  # symbols of context: enough to know where one is in a word, too few to know what the word is part of
 COUNTED = 5_000_000  # symbols of a text: more would not tell more
@@ -20,7 +19,7 @@ class LastThree:
     rates: Sequence[float] = ()  # it tells of none
     delay = 0  # a detector is to fire on a segment's last symbol
 
-    def __init__(self, numbers: Numbers, alphabet: int) -> None:
+    def __init__(self, numbers: npt.NDArray[Any], alphabet: int) -> None:
         self.alphabet = alphabet
         symbols = numbers[:COUNTED].astype(np.int64)
         self.contexts, context = np.unique(self._keys(symbols[:-1]), return_inverse=True)

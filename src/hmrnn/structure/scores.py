@@ -143,12 +143,13 @@ def baselines(found: Ends, gold: Gold, seed: int = 0, margin: int = 0) -> dict[s
 # Where known boundaries come from
 
 
-def _gold(places: Sequence[int], length: int) -> Gold:
-    end = _at([length - 1] if length else [], length)
-    return Gold(_at(places, length), end, end)
+def gold_at(places: Sequence[int], length: int) -> Gold:
+    """Of a text of so many symbols that is scored as a whole: only its end is given."""
+    end = ends_at([length - 1] if length else [], length)
+    return Gold(ends_at(places, length), end, end)
 
 
-def _at(places: Sequence[int] | npt.NDArray[np.int64], length: int) -> Ends:
+def ends_at(places: Sequence[int] | npt.NDArray[np.int64], length: int) -> Ends:
     ends = np.zeros(length, dtype=bool)
     ends[list(places)] = True
     return ends
@@ -163,9 +164,11 @@ def from_lines(lines: Sequence[Mapping[str, Ends]]) -> dict[str, Gold]:
         starts = np.concatenate([[0], finals[:-1] + 1])
         length = int(finals[-1]) + 1
         last = np.setdiff1d(np.flatnonzero(np.concatenate(parts)), finals)
-        known[f"last of a {name}"] = Gold(_at(last, length), _at(finals, length), _at(finals, length))
+        known[f"last of a {name}"] = Gold(ends_at(last, length), ends_at(finals, length), ends_at(finals, length))
         known[f"first of the next {name}"] = Gold(
-            _at(last + 1, length), _at([*starts, finals[-1]], length), _at([*starts[1:], finals[-1]], length)
+            ends_at(last + 1, length),
+            ends_at([*starts, finals[-1]], length),
+            ends_at([*starts[1:], finals[-1]], length),
         )
     return known
 

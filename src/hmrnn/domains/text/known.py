@@ -9,7 +9,7 @@ import numpy as np
 
 from hmrnn.domains.text.classes import bytes_as_letters
 from hmrnn.domains.text.data.planted import Planted
-from hmrnn.structure.scores import Gold, _at, _gold
+from hmrnn.structure.scores import Gold, ends_at, gold_at
 
 BETWEEN_WORDS = re.compile(r"(?<=[^\W_])[\W_]+(?=[^\W_])")
 
@@ -23,7 +23,7 @@ def at_separators(text: str) -> dict[str, Gold]:
     """
     runs = [run.span() for run in BETWEEN_WORDS.finditer(bytes_as_letters(text))]
     places = {"before": [s - 1 for s, _ in runs], "on": [e - 1 for _, e in runs], "after": [e for _, e in runs]}
-    return {name: _gold(own, len(text)) for name, own in places.items()}
+    return {name: gold_at(own, len(text)) for name, own in places.items()}
 
 
 def from_words(lines: Sequence[str], newline: bool) -> tuple[str, dict[str, Gold]]:
@@ -45,11 +45,11 @@ def from_words(lines: Sequence[str], newline: bool) -> tuple[str, dict[str, Gold
     finals = [e for _, e in utterances]
     starts = [s for s, _ in utterances]
     return text, {
-        "last of a word": Gold(_at(last, end), _at([*finals, *newlines], end), _at(finals, end)),
+        "last of a word": Gold(ends_at(last, end), ends_at([*finals, *newlines], end), ends_at(finals, end)),
         "first of the next": Gold(
-            _at([p + 1 for p in last], end),
-            _at([*starts, *newlines, *finals[-1:]], end),
-            _at([*starts[1:], *finals[-1:]], end),
+            ends_at([p + 1 for p in last], end),
+            ends_at([*starts, *newlines, *finals[-1:]], end),
+            ends_at([*starts[1:], *finals[-1:]], end),
         ),
     }
 
@@ -59,8 +59,8 @@ def from_segments(lengths: Sequence[int]) -> dict[str, Gold]:
     last = (np.cumsum([length for length in lengths if length]) - 1).tolist()
     length = last[-1] + 1 if last else 0
     return {
-        "last of a segment": _gold(last[:-1], length),
-        "first of the next segment": _gold([place + 1 for place in last[:-1]], length),
+        "last of a segment": gold_at(last[:-1], length),
+        "first of the next segment": gold_at([place + 1 for place in last[:-1]], length),
     }
 
 
@@ -71,6 +71,8 @@ def from_planted(planted: Planted, start: int, end: int) -> dict[str, Gold]:
     for level in range(planted.ends.shape[1]):
         name = levels.get(level, f"level {level + 1}")
         places = np.flatnonzero(planted.ends[start:end, level])
-        known[f"last of a {name}"] = _gold(places.tolist(), end - start)
-        known[f"first of the next {name}"] = _gold([p + 1 for p in places.tolist() if p + 1 < end - start], end - start)
+        known[f"last of a {name}"] = gold_at(places.tolist(), end - start)
+        known[f"first of the next {name}"] = gold_at(
+            [p + 1 for p in places.tolist() if p + 1 < end - start], end - start
+        )
     return known

@@ -1,0 +1,52 @@
+"""Who may know whom: what all domains share knows none of them, and no domain knows another."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support.commands import run
+from support.small_runs import settings
+
+from hmrnn.domains import DOMAINS
+from hmrnn.storage import config_json
+from hmrnn.training.run import train_run
+
+ROOT = Path(__file__).parents[1] / "src" / "hmrnn"
+NAMES = "|".join(DOMAINS)
+
+
+def imported(folder: Path) -> dict[str, set[str]]:
+    """What the files below a folder import, also in functions."""
+    wanted = re.compile(r"^\s*(?:from|import) (hmrnn[\w.]*)", re.MULTILINE)
+    return {str(path.relative_to(ROOT)): set(wanted.findall(path.read_text())) for path in folder.rglob("*.py")}
+
+
+@pytest.mark.parametrize("folder", ["structure", "storage", "training", "explorer", "show", "guidance", "baselines"])
+def test_what_domains_share_knows_none_of_them(folder):
+    for path, names in imported(ROOT / folder).items():
+        known = {name for name in names if re.match(rf"hmrnn\.(domains\.({NAMES})|cli)\b", name)}
+        assert not known, path
+
+
+@pytest.mark.parametrize("domain", [*DOMAINS, "vectors"])
+def test_no_domain_knows_another(domain):
+    others = "|".join(set(DOMAINS) - {domain})
+    for path, names in imported(ROOT / "domains" / domain).items():
+        assert not {name for name in names if re.match(rf"hmrnn\.domains\.({others})\b", name)}, path
+
+
+def test_nobody_asks_which_domain_it_is():
+    for path in ROOT.rglob("*.py"):
+        if "domains" not in path.parts:
+            assert not re.search(rf"[!=]= \"({NAMES})\"", path.read_text()), path
+
+
+def test_eval_reads_the_settings_of_a_run_for_its_flags_and_then_once(text_file, tmp_path, monkeypatch):
+    train_run(settings(text_file, epochs=0.2), tmp_path / "run")
+    read, read_bytes = [], config_json.read_bytes
+    monkeypatch.setattr(config_json, "read_bytes", lambda path, most: read.append(path) or read_bytes(path, most))
+    done = run("eval", str(tmp_path / "run"), "--temperature", "auto")
+    assert done.returncode == 0, done.stderr
+    assert read.count(tmp_path / "run" / "config.json") == 2
