@@ -5,8 +5,10 @@ import stat
 
 import pytest
 
+from hmrnn.domains import DOMAINS
 from hmrnn.storage import files
 from hmrnn.storage.files import write_atomically
+from hmrnn.training.checkpoint import remove_leftovers
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
@@ -81,3 +83,13 @@ def test_the_mode_is_that_of_an_ordinary_file(tmp_path):
     (tmp_path / "ordinary").touch()
     write_atomically(tmp_path / "ours", b"")
     assert stat.S_IMODE((tmp_path / "ours").stat().st_mode) == stat.S_IMODE((tmp_path / "ordinary").stat().st_mode)
+
+
+def test_what_a_killed_process_was_just_writing_is_removed(tmp_path):
+    """Of every file of a run, of any domain."""
+    own = {"config.json", "model.safetensors", "training.safetensors", "teacher.safetensors", "metrics.jsonl"}
+    for name in own.union(*(domain.files for domain in DOMAINS.values())):
+        (tmp_path / f".{name}.0123abcd").touch()
+    (tmp_path / ".mine").touch()
+    remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".mine"]

@@ -268,6 +268,14 @@ def test_a_margin_takes_what_is_near_and_each_known_end_once():
     assert score(gold.ends, gold, 5) == score(gold.ends, gold, 0)
 
 
+def test_chance_has_the_same_margin():
+    gold = gold_of(100, *range(9, 99, 10))
+    without, within = (
+        scores_of(gold.ends[:, None], {"a": gold}, margin)["layer 1"]["a"]["random"].f1 for margin in (0, 3)
+    )
+    assert within > 3 * without > 0
+
+
 def most_pairs(near: np.ndarray) -> int:
     """The size of the largest matching, by trying."""
     if near.shape[0] == 0:

@@ -277,7 +277,22 @@ def test_a_lock_that_is_none(runs, tmp_path, name, what):
     assert own.read_text() == "dear to me"
 
 
-@pytest.mark.parametrize("data", ["/dev/zero", "\0", "../" * 99 + "etc/passwd", "/", "a\nb", "~", "-", "\ud800"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        "/dev/zero",
+        "/proc/kmsg",
+        "/proc/self/mem",
+        "/proc/self/maps",
+        "\0",
+        "../" * 99 + "etc/passwd",
+        "/",
+        "a\nb",
+        "~",
+        "-",
+        "\ud800",
+    ],
+)
 def test_a_run_that_names_other_data(runs, tmp_path, name, data, monkeypatch):
     """What a run says it was trained on is read only if it is that."""
     # not the whole disk, of /

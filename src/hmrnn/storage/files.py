@@ -173,8 +173,21 @@ def check_regular(path: Path) -> None:
     """Refuses what is not there, and what is no file: a pipe would never answer, a device never end."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file")
-    if not path.is_file():
+    if not path.is_file() or not has_its_size(path):
         raise ValueError(f"{path}: not a regular file")
+
+
+def has_its_size(path: Path) -> bool:
+    """Files below /proc say that they are empty, and are not. Some would never answer either."""
+    if path.stat().st_size > 0:
+        return True
+    opened = os.open(path, os.O_RDONLY | NO_WAITING | BINARY)
+    try:
+        return os.read(opened, 1) == b""
+    except OSError:
+        return False
+    finally:
+        os.close(opened)
 
 
 def sha256_of(path: Path, *before: str) -> str:

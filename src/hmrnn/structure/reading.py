@@ -18,7 +18,7 @@ class PredictsNothing(ValueError):
     """A model whose numbers overflow: its weights are too large, whoever made them."""
 
     def __init__(self) -> None:
-        super().__init__("the model predicts nothing: its weights are too large, or not finite")
+        super().__init__("the model predicts nothing: its weights are not finite, or too large")
 
 
 @dataclass(frozen=True)
