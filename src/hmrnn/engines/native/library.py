@@ -231,8 +231,10 @@ def plain(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -
         raise ValueError(f"{name} must have shape {tuple(shape)}; got {tuple(tensor.shape)}")
     if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         raise TypeError(f"{name} is a {type(tensor).__name__}, which has no memory of its own: use engine='reference'")
-    last = tensor.storage_offset() + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    if tensor.numel() > 0 and tensor.untyped_storage().nbytes() <= last * tensor.element_size():
+    count = tensor.numel()
+    if not tensor.is_contiguous():
+        count = min(count, 1) + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    if tensor.untyped_storage().nbytes() < (tensor.storage_offset() + count) * tensor.element_size() and tensor.numel():
         raise ValueError(f"{name} has no memory any more: its storage was freed")
     return tensor.resolve_conj().resolve_neg().contiguous()
 
