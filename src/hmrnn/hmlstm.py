@@ -40,26 +40,29 @@ class HMLSTM(Recurrent):
     """A stack of LSTM layers in which each layer learns when a segment ends (Chung, Ahn and Bengio, 2017).
 
     A layer whose detector fires (z = 1) hands its state up: the layer above UPDATEs, and the layer itself FLUSHes at
-    the next step. A layer that gets nothing from below COPYs its state. The equations are in `hmrnn.equations`.
+    the next step. A layer that receives nothing from below COPYs its state. The equations are in `hmrnn.equations`.
 
-    input_size      features of x
-    hidden_sizes    units of each layer, the lowest first; or one number for all, with `num_layers`
-    num_layers      how many layers, if `hidden_sizes` is one number
-    layer_norm      normalise the gates' pre-activations, and the cell inside its tanh
-    boundary        step: z~ > 0.5; sample: Bernoulli(z~); soft: z~ itself
-    copy_boundary   in a COPY step, hold: z = 0; recompute: z from the detector, as in any other step
-    boundary_bias   start value of the detectors' biases b_z: one number, or one for each layer but the last
-    slope           a of z~ = max(0, min(1, (a*s_z + 1) / 2)); a call may give its own
-    batch_first     (B, T, ...) instead of (T, B, ...)
-    precision       of matrix products. auto: bfloat16 under `torch.autocast(…, torch.bfloat16)` of the weights' device,
-                    else that of the weights; bfloat16: always, if the weights are float32; float32: never. `native` and
-                    `triton` know bfloat16: operands are rounded, sums, cells, detectors and gradients stay float32
-    dropout         in training mode, the share of a layer's units that are 0 to the layer above. The mask is drawn once
-                    for each row of a call, so that a segment keeps its value. Detectors see the units undropped
-    weight_drop     in training mode, the share of the weights W, U and V that are 0, drawn once for each call. The
-                    detectors' weights are not dropped
-    engine          auto, or the name of one: `rnn.engine` and `rnn.engine_reason` tell what is in use. The event-driven
-                    ones go backward once for each forward; `reference` also twice, and through torch.func
+    Args:
+        input_size: Number of features of x.
+        hidden_sizes: Units of each layer, the lowest first; or one number for all, with `num_layers`.
+        num_layers: Number of layers, if `hidden_sizes` is one number.
+        layer_norm: Normalise the gates' pre-activations, and the cell inside its tanh.
+        boundary: "step" for z~ > 0.5, "sample" for Bernoulli(z~), "soft" for z~ itself.
+        copy_boundary: The boundary of a layer that copies: "hold" keeps it at 0, "recompute" evaluates the detector.
+        boundary_bias: Initial bias b_z of the detectors: one number, or one for each layer but the last.
+        slope: a of z~ = max(0, min(1, (a*s_z + 1) / 2)). A call may pass its own.
+        batch_first: Use (B, T, ...) instead of (T, B, ...).
+        precision: Precision of matrix products. "auto" rounds their operands to bfloat16 under
+            `torch.autocast(…, torch.bfloat16)`, "bfloat16" always, "float32" never. The engines `native` and `triton`
+            support bfloat16. Sums, cells, detectors and gradients stay float32.
+        dropout: Training: share of a layer's units that the layer above sees as 0. The mask is drawn once for each row
+            of a call, so that a copied state keeps its value. Detectors see all units.
+        weight_drop: Training: share of the weights W, U and V that are 0, drawn once for each call. The detectors'
+            weights are not dropped.
+        engine: "auto", or the name of an engine. `rnn.engine` and `rnn.engine_reason` tell which one is in use. The
+            event-driven engines support one backward pass; `reference` also supports a second, and torch.func.
+        device: Device of the weights.
+        dtype: Type of the weights.
     """
 
     needs_boundaries = False  # whether a call must give them
@@ -219,11 +222,14 @@ class HMLSTM(Recurrent):
 
     @torch.no_grad()
     def constrain_detectors(self, radius: float | None = None) -> None:
-        """Brings the weights into each detector back into a ball, after an optimiser step.
+        """Projects the weights into each detector onto a ball. Call it after each optimiser step; a `Guide` does.
 
-        There s_z stays where the straight-through gradient is alive, and the gradient does not explode on its way from
-        one boundary to the next. The norm is that of (U_z, V_z, W_z) together; the bias is free. By default, the radius
-        falls with the root of the layer's units, as the norm of what the detector sees grows with it.
+        It keeps s_z where the straight-through gradient is non-zero, and gradients from exploding on their way from one
+        boundary to the next. The norm is that of (U_z, V_z, W_z) together; the bias is free.
+
+        Args:
+            radius: Radius of the ball. By default it falls with the root of the layer's units, because the norm of what
+                a detector sees grows with it.
         """
         for layer, weights in zip(self.layers, self.weights(), strict=True):
             assert isinstance(layer, HMLSTMLayer)

@@ -131,20 +131,22 @@ class Recurrent(nn.Module, ABC):
     ) -> tuple[HMLSTMOutput | PackedOutput, HMLSTMState]:
         """Runs over a batch of sequences.
 
-        x            (T, B, input_size), or (B, T, input_size) with `batch_first`; (T, input_size) for one sequence:
-                     then nothing that goes in or comes out has a batch dimension. A `PackedSequence` gives a
-                     `PackedOutput`. A `Piecewise` where the same few vectors stand at many steps, as embedded symbols
-                     do: then each is multiplied once a call
-        state        where to start; zeros if not given
-        lengths      (B,) how many steps of each row count: later ones COPY in every layer and leave the state alone
-        boundaries   (T, B, L-1) of 0 and 1: these boundaries instead of the detectors'
-        slope        of the detectors in this call, instead of `self.slope`: a number, or a tensor of one on the device
-        generator    for sampled boundaries, and for dropout. One of the CPU gives the same numbers on every device
+        Args:
+            x: (T, B, input_size), or (B, T, input_size) with `batch_first`. (T, input_size) is one sequence, and then
+                nothing has a batch dimension. A `PackedSequence` gives a `PackedOutput`. In a `Piecewise` of few
+                vectors, such as embedded symbols, each vector is multiplied once a call.
+            state: The state to start from; zeros by default.
+            lengths: (B,) number of valid steps of each row. Later steps COPY in every layer and leave the state alone.
+            boundaries: (T, B, L-1) of 0 and 1, to use instead of the detectors'.
+            slope: Slope of the detectors in this call, instead of `self.slope`: a number or a tensor of one.
+            generator: Source of random numbers for sampled boundaries and dropout. A CPU generator gives the same
+                numbers on every device.
 
-        On a GPU, nothing here waits for it. That z is 0 or 1, and that lengths fit, is checked by the GPU itself: a
-        wrong call ends in a device-side assertion when the GPU comes to it.
+        Returns:
+            The output of every step, and the state after the last one.
 
-        Returns the output of every step, and the state after the last one.
+        On a GPU this does not synchronise. Values of z and lengths are checked by the GPU, and a wrong call ends in a
+        device-side assertion.
         """
         if isinstance(x, PackedSequence):
             return self._packed(x, state, lengths, boundaries, slope, generator)
@@ -243,9 +245,17 @@ class Recurrent(nn.Module, ABC):
         slope: float | Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[HMLSTMOutput, HMLSTMState]:
-        """One time step: x is (B, input_size), boundaries (B, L-1), and the output has no time dimension.
+        """Computes one time step. Its output has no time dimension.
 
-        Output and state may share memory with each other and with the state before: do not write into them.
+        Args:
+            x: (B, input_size).
+            state: The state to start from; zeros by default.
+            boundaries: (B, L-1) of 0 and 1, to use instead of the detectors'.
+            slope: Slope of the detectors in this step, instead of `self.slope`.
+            generator: Source of random numbers for sampled boundaries and dropout.
+
+        Returns:
+            The output, and the state after the step. They may share memory: do not write into them.
         """
         shape = x.shape if isinstance(x, Tensor) else (*x.index.shape, *x.values.shape[1:])
         if len(shape) != 2:

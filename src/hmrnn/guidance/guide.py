@@ -30,7 +30,7 @@ MOST_STEPS = 8  # of an optimizer without a window: an optimizer that calls anot
 
 
 class Guide:
-    """Guides the detectors of a network while it is trained, so that they fire at sensible places and rates.
+    """Guides the detectors of a network during training, so that they fire at useful places and rates.
 
         guide = Guide(rnn, optimizer, teacher=Branching.of(symbols, alphabet))
         for x, y in windows:                                  # (T, B) symbols
@@ -40,32 +40,34 @@ class Guide:
             loss.backward()
             optimizer.step()                                  # steers the detectors, too
 
-    It does four things. 1 and 2 last as long as the learning rate, or for a number of updates.
+    It does four things. The first two last as long as the learning rate, or for a number of updates.
 
-    1. Steering: after each update, the bias of each detector is moved towards the one with which it would have fired at
-       its target rate. That bias is known exactly: a detector fires where s_z > 0, so it is the quantile of s_z that is
-       to become 0. Its strength falls with the learning rate.
-    2. Imitation: an auxiliary loss teaches the detectors where to fire. It shapes the detectors alone: hidden states
-       are constants to it.
-    3. Holding back, along with 2: the straight-through gradient is scaled down, by a smaller slope, over the first 1000
-       updates. `rnn.slope` is what it should be again after the step.
+    1. Steering: after each update the bias of each detector moves towards the one with which it would have fired at its
+       target rate. That bias is known exactly: a detector fires where s_z > 0, so it is the quantile of s_z that should
+       be 0. The strength of steering falls with the learning rate.
+    2. Imitation: an auxiliary loss teaches the detectors where to fire. It trains the detectors only: hidden states are
+       constants to it.
+    3. With imitation, the straight-through gradient is reduced over the first 1,000 updates, by a smaller slope.
+       `rnn.slope` has its own value again after the step.
     4. The norm ball: `rnn.constrain_detectors()` after each update.
 
-    rnn         the network whose detectors are guided; its `boundary` must be "step"
-    optimizer   that trains it: each `optimizer.step()` is followed by `guide.step()`. Without one, call that yourself
-    rates       how often each detector is to fire, the lowest first; for those above, a quarter as often as the one
-                below. auto: as the teacher says
-    teacher     tells from symbols where segments end. Without one and without `weight`, detectors are steered only
-    weight      of the auxiliary loss: .1 with a teacher, else 0. With a weight and without a teacher, detectors learn
-                to fire where it is least certain what comes next
-    updates     how long detectors are guided; steering fades out in the second half of them. By default for ever, and
-                steering falls with the optimizer's learning rate, as a share of the highest so far
-    strength    a function that gives the strength of steering in the next update, 0 to 1, in place of that share
-    radius      of the norm ball; by default it depends on the units of the layer. 0: no ball
+    Args:
+        rnn: The network whose detectors are guided. Its `boundary` must be "step".
+        optimizer: The optimizer that trains it. `guide.step()` follows each `optimizer.step()` by itself. Without an
+            optimizer, call `guide.step()` after each update.
+        rates: Target rate of each detector, the lowest first. Further detectors fire a quarter as often as the one
+            below. "auto" takes the rates of the teacher.
+        teacher: Tells from symbols where segments end. Without a teacher and a weight, detectors are steered only.
+        weight: Weight of the auxiliary loss: by default .1 with a teacher, else 0. With a weight and without a teacher,
+            detectors learn to fire where the next step is hardest to predict.
+        updates: Number of updates for which detectors are guided; steering fades out in the second half of them. By
+            default there is no end, and steering follows the learning rate, relative to the highest so far.
+        strength: A function that returns the strength of steering in the next update, 0 to 1, instead.
+        radius: Radius of the norm ball; by default it depends on the units of the layer. 0: no ball.
 
-    Where `torch.distributed` is initialised, all its processes train one network: they steer by the mean of what they
-    see. Gradients may be accumulated over several windows; the detectors are then steered by the mean of those.
-    `state_dict()` is all that an exact resumption needs.
+    If `torch.distributed` is initialised, all its processes train one network, and steer by the mean of what they see.
+    Gradients may be accumulated over several windows; steering then uses their mean. `state_dict()` holds all that an
+    exact resumption needs.
     """
 
     def __init__(
