@@ -120,6 +120,12 @@ def test_the_state_is_carried_within_an_epoch_and_reset_at_its_start(text_file, 
             assert not any(tensor[new].any() for tensor in (*state.h, *state.c, state.z))
 
 
+def test_a_text_that_only_repeats_can_be_trained_on(tmp_path):
+    """To a code, each of its symbols is a segment."""
+    (tmp_path / "cycle.txt").write_text("".join(map(chr, range(256, 512))) * 16)
+    assert train_run(settings(tmp_path / "cycle.txt", epochs=0.1), tmp_path / "run").update > 0
+
+
 def test_minutes_bound_a_run(text_file, tmp_path):
     start, processor = time.monotonic(), time.process_time()
     outcome = train_run(settings(text_file, epochs=1e6, minutes=0.02, patience=10**6), tmp_path)

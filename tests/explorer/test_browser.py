@@ -162,6 +162,7 @@ def test_it_opens_with_the_runs_own_text(browser, chinese, folder):
     for name, opens in (("words", "the cat sat on the mat, and"), ("letters", "")):
         with running([folder / name]) as host:
             page = Page(browser, host)
+            browser.get_log("browser")  # the page before may have noticed that its server is gone
             assert page.text.startswith(opens)
             assert page.one(".unknown").text == "", "a model without a run"
             page.assert_quiet()

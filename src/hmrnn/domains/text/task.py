@@ -26,6 +26,7 @@ from hmrnn.training.distributed import Processes
 from hmrnn.training.task import Loss, Validation
 
 VALIDATION_STREAMS = 64
+MOST_OFTEN = 0.99  # of the steps: the largest rate that detectors are guided to
 RENEWAL = 32  # windows: a model should know a text's start, and have a past most of the time
 
 
@@ -66,7 +67,8 @@ class TextTask:
     ) -> None:
         """Without a `teacher` detectors learn from the last three symbols, as in runs from before there were any."""
         self.model, self.taught, self.measure = model, teacher, run.data.measure
-        self.rates: Sequence[float] = teacher.rates if teacher else ()
+        # In a text that only repeats, every symbol may be a segment; a detector that always fires decides nothing.
+        self.rates: Sequence[float] = [min(rate, MOST_OFTEN) for rate in teacher.rates] if teacher else ()
         self.window = run.training.window
         self.train, self.valid = data.split("train"), data.split("valid")
         self.left_out = told_left_out(data.left_out)
