@@ -30,6 +30,7 @@ RATES_ABOVE = (0.15, 0.18, 0.21, 0.25, 0.29, 0.33, 0.37, 0.42, 0.5, 0.6)  # of s
 CONTEXTS_ABOVE = (1, 2)
 ROUNDS = 3  # of cutting again, at most
 MOST_LAYERS = 4
+ABOUT = 1.02  # codes of several layers that are so many times as long as the shortest are about as short
 PROMISING = 5  # cuts of a sequence of segments that are cut again
 PAST = 5  # symbols that a detector's targets depend on
 MOST_PAST = 16  # symbols of any context or past in a file
@@ -148,14 +149,18 @@ class Branching:
 def best_hierarchy(numbers: Integers, alphabet: int, line_end: int | None, rates: Sequence[float]) -> Hierarchy:
     """All rates are tried on the first symbols, and from the best of them downhill on all symbols.
 
-    The longer a text, the longer the segments that pay.
+    The longer a text, the longer the segments that pay. With several layers the codes of all rates lie close together,
+    and what the uppermost layer gets wrong decides between them: there the finest wins that is about as short.
     """
     hard = numbers == (-1 if line_end is None else line_end)
     tried = [build(start) for start in starts(Text(numbers[:TRIED], alphabet, hard[:TRIED]), rates)]
     at = min(reversed(range(len(rates))), key=lambda i: tried[i].bits)  # of equals the last: the next may be better
+    layers = len(tried[at].cuts)
+    if layers > 1:
+        about = [i for i, one in enumerate(tried) if len(one.cuts) > 1 and one.bits <= ABOUT * tried[at].bits]
+        at = max(about, key=lambda i: tried[i].rates[0])
     if len(numbers) <= TRIED:
         return tried[at]
-    layers = len(tried[at].cuts)
     text = Text(numbers, alphabet, hard)
     evidence = all_evidence(text)
 
@@ -163,7 +168,7 @@ def best_hierarchy(numbers: Integers, alphabet: int, line_end: int | None, rates
         return build(best_start(text, evidence, rates[i]), layers, rounds=2)
 
     best = hierarchy(at)
-    for step in (-1, 1):  # bits fall to a minimum, and rise again
+    for step in (-1, 1) if layers == 1 else ():  # bits fall to a minimum, and rise again
         while 0 <= at + step < len(rates) and (next_one := hierarchy(at + step)).bits < best.bits:
             best, at = next_one, at + step
     return best
