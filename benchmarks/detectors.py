@@ -127,7 +127,7 @@ def train(model: Model, symbols: int, out: Path, data_dir: Path | None) -> dict[
     progress = load_progress(out) if resumable(out) is not None else None
     if progress is not None and load_run(out).config != run:
         sys.exit(f"{out}: this model was begun with other settings; choose another --out")
-    outcome = carry_out(training, progress, out, tensorboard=False)
+    outcome = carry_out(training, progress, out, tensorboard=False, asked_for=False)
     if outcome.update < updates:
         sys.exit(f"{out}: {outcome.ended}, after update {outcome.update} of {updates}")
     if variant.every_update is not None:

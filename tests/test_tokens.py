@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.commands import run
@@ -30,6 +31,7 @@ SMALL = "--hidden-sizes 12 12 12 --output-size 12 --embedding-size 8 --batch-siz
 
 
 def small(table: tuple[str, ...]) -> TextModel:
+    torch.manual_seed(0)
     config = TextModelConfig(hidden_sizes=(9, 8, 7), output_size=9, embedding_size=8, boundary_bias=0.05)
     return TextModel(Symbols(table, "token"), config)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import io
 import json
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,6 +20,8 @@ from hmrnn.explorer.loading import load
 from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.server import create_app, server_of
 
+TO_END = 30  # seconds
+
 
 @contextmanager
 def running(runs: Sequence[Path], port: int = 0) -> Iterator[str]:
@@ -24,13 +29,24 @@ def running(runs: Sequence[Path], port: int = 0) -> Iterator[str]:
     memory = Memory()
     server = server_of(create_app(load(runs, memory, IN_EXPLORER), memory))
     with listening(port) as own:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [own]})
+        # a daemon: a server that does not end must not keep the tests from ending
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [own]}, daemon=True)
         thread.start()
         try:
             yield f"127.0.0.1:{own.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join()
+            thread.join(TO_END)
+            if thread.is_alive():
+                raise RuntimeError(f"the server did not end within {TO_END} seconds:\n{waiting_tasks()}")
+
+
+def waiting_tasks() -> str:
+    """What all tasks of all event loops wait for."""
+    told = io.StringIO()
+    for task in [own for own in gc.get_objects() if isinstance(own, asyncio.Task) and not own.done()]:
+        task.print_stack(file=told)
+    return told.getvalue()
 
 
 @contextmanager

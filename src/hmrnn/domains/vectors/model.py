@@ -92,7 +92,8 @@ class VectorModel(Pretrained, Generic[Predicted]):
     def normalised(self, points: Tensor) -> Tensor:
         """(..., D) -> (..., D): the coordinates in which densities are given. What lies further away than FAR is put
         there: beyond it, a network's numbers would overflow."""
-        return ((points.to(self.mean.dtype) - self.mean) / self.deviation).clamp(-FAR, FAR)
+        far = min(FAR, torch.finfo(self.mean.dtype).max)  # float16 ends before it
+        return ((points.to(self.mean.dtype) - self.mean) / self.deviation).clamp(-far, far)
 
     def in_units(self, normalised: Tensor) -> Tensor:
         """(..., D) -> (..., D): back to the data's own units."""

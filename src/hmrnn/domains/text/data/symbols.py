@@ -217,9 +217,9 @@ def codes(text: str) -> npt.NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
-def texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool = False) -> Iterator[str]:
+def texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool | None = None) -> Iterator[str]:
     """Chunks of a file as text. Of bytes, one character stands for each. `name` is the file's, for an error.
-    `any_bytes`: a byte that is no UTF-8 is a character, too."""
+    `any_bytes`: a byte that is no UTF-8 is a character, too; None where that can't be asked for."""
     if unit == "byte":
         yield from map(as_symbols, chunks)
         return
@@ -231,9 +231,10 @@ def texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool = Fals
             yield decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
             byte, offset = error.object[error.start], fed - kept + error.start
+            advice, setting = ("{0} bytes", "symbols") if any_bytes is None else ("{0}", "bytes")
             raise SettingError(
-                "{name}: not UTF-8: {reason}, byte 0x{byte:02x} at offset {offset} ({0} bytes reads any file)",
-                "symbols",
+                f"{{name}}: not UTF-8: {{reason}}, byte 0x{{byte:02x}} at offset {{offset}} ({advice} reads any file)",
+                setting,
                 name=name,
                 reason=error.reason,
                 byte=byte,
@@ -242,7 +243,9 @@ def texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool = Fals
         fed += len(chunk)
 
 
-def split_texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool = False) -> Iterator[Sequence[str]]:
+def split_texts(
+    chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool | None = None
+) -> Iterator[Sequence[str]]:
     """Chunks of a file as sequences of symbols, as `Symbols.split` gives them."""
     if unit != "token":
         yield from texts(chunks, unit, name, any_bytes)
@@ -259,7 +262,7 @@ def split_texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool 
 
 
 def numbered(
-    chunks: Iterable[bytes], symbols: Symbols, on_unknown: OnUnknown, name: str, any_bytes: bool = False
+    chunks: Iterable[bytes], symbols: Symbols, on_unknown: OnUnknown, name: str, any_bytes: bool | None = None
 ) -> Iterator[Tensor]:
     """Chunks of a file as numbers of their symbols, (T,) int64 each."""
     place = 0
