@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import io
 import json
 import threading
 from collections.abc import Iterator, Sequence
@@ -38,15 +35,8 @@ def running(runs: Sequence[Path], port: int = 0) -> Iterator[str]:
             server.should_exit = True
             thread.join(TO_END)
             if thread.is_alive():
-                raise RuntimeError(f"the server did not end within {TO_END} seconds:\n{waiting_tasks()}")
+                raise RuntimeError(f"the server did not end within {TO_END} seconds")
 
-
-def waiting_tasks() -> str:
-    """What all tasks of all event loops wait for."""
-    told = io.StringIO()
-    for task in [own for own in gc.get_objects() if isinstance(own, asyncio.Task) and not own.done()]:
-        task.print_stack(file=told)
-    return told.getvalue()
 
 
 @contextmanager
