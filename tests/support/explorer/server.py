@@ -38,7 +38,6 @@ def running(runs: Sequence[Path], port: int = 0) -> Iterator[str]:
                 raise RuntimeError(f"the server did not end within {TO_END} seconds")
 
 
-
 @contextmanager
 def talking(host: str) -> Iterator[Client]:
     with connect(f"ws://{host}/socket", origin=f"http://{host}", max_size=None) as socket:
