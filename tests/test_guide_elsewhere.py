@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from support.guided import RATES, Marks, biases, network, still, window
@@ -223,6 +225,9 @@ def train_in_this_process(folder: str) -> None:
         (last.square().mean() + guide.loss(uncertainty=x[..., 0])).backward()
         optimizer.step()
     torch.save(rnn.state_dict(), f"{folder}/{rank}.pt")
+    torch.distributed.barrier()
+    del model, optimizer, guide, last  # what wraps a module keeps gloo's threads, which must not outlive the group
+    gc.collect()
     torch.distributed.destroy_process_group()
 
 
