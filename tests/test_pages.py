@@ -34,12 +34,17 @@ SHORTER = {  # flags that make a command quick; the rest of it stays as it is
 }
 
 
-def blocks(page: Path, languages: str) -> list[str]:
-    return re.findall(rf"```(?:{languages})\n(.*?)```", page.read_text(), re.DOTALL)
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """The blocks of Python and of commands, in their order."""
+    return re.findall(r"```(python|sh)\n(.*?)```", page.read_text(), re.DOTALL)
 
 
 def commands(page: Path) -> list[str]:
-    return [line for block in blocks(page, "sh|console") for line in block.splitlines() if line.strip()]
+    return [line for kind, block in blocks(page) if kind == "sh" for line in lines(block)]
+
+
+def lines(block: str) -> list[str]:
+    return [line for line in block.splitlines() if line.strip()]
 
 
 # What is asked of some blocks once they have run: that the words which they promise are found.
@@ -55,12 +60,17 @@ assert own > 0.45 and own > 3 * chance, (own, chance)
 }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in TO_FOLLOW], ids=lambda page: page.name)
 def test_python_runs(page, tmp_path):
-    for block in blocks(page, "python"):
-        block += "".join(more for start, more in AFTERWARDS.items() if start in block)
-        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=300, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+    for kind, block in blocks(page):
+        if kind == "python":
+            run_python(block, tmp_path)
+
+
+def run_python(block: str, folder: Path) -> None:
+    block += "".join(more for start, more in AFTERWARDS.items() if start in block)
+    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=300, cwd=folder)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_blocks_that_promise_something_are_there():
@@ -98,17 +108,20 @@ def explained(words: list[str], kind: str) -> str:
 
 
 @pytest.mark.parametrize("page", TO_FOLLOW, ids=lambda page: page.name)
-def test_commands_work_one_after_the_other(page, tmp_path):
-    """In a folder with a text, as the page tells."""
+def test_blocks_work_one_after_the_other(page, tmp_path):
+    """Commands and Python, in a folder with a text, as the page tells."""
     (tmp_path / "novel.txt").write_text(builtin_text()[:60_000])
     (tmp_path / "chapter.txt").write_text(builtin_text()[60_000:62_000])
     followed = 0
-    for command in commands(page):
-        words = shlex.split(command, comments=True)
-        if words[0] in ELSEWHERE:
+    for kind, block in blocks(page):
+        if kind == "python":
+            run_python(block, tmp_path)
             continue
-        follow(words, tmp_path)
-        followed += 1
+        for command in lines(block):
+            words = shlex.split(command, comments=True)
+            if words[0] not in ELSEWHERE:
+                follow(words, tmp_path)
+                followed += 1
     assert followed > 4
 
 

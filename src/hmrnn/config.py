@@ -116,9 +116,9 @@ class ModelConfig:
     layer_norm: bool = True
     """Apply layer normalisation. The clockwork RNN always does."""
     boundary: Boundary = "step"
-    """How boundaries are made from the detector: by threshold, by sampling, or soft (not binary)."""
+    """How a detector decides. step: a threshold. sample: at random, by its probability. soft: not binary."""
     copy_boundary: CopyBoundary = "hold"
-    """The boundary of a layer that copies: hold keeps it at 0, recompute evaluates the detector."""
+    """Boundary of a layer that copies its state. hold: 0. recompute: the detector decides at every step."""
     boundary_bias: float | tuple[float, ...] = 0.0
     """Initial bias of the detectors: one number, or one for each layer but the last."""
     slope: Annotated[float, Suppress] = 1.0  # in training the schedule decides
@@ -127,7 +127,7 @@ class ModelConfig:
     """Precision of matrix products. bfloat16 rounds their operands; everything else stays float32.
     auto uses bfloat16 where the processor is faster with it."""
     weight_drop: float = 0.0
-    """Training: share of the weights of the recurrent matrices set to 0, anew for each window. Not the detectors'."""
+    """Training: share of the weights in W, U and V set to 0, anew for each window. Detectors keep theirs."""
     embedding_dropout: float = 0.0
     """Training: share of the units of the input embedding set to 0, anew for each sequence and window."""
     dropout: float = 0.0
@@ -208,9 +208,9 @@ class TrainingConfig:
     learning_rate: float = 0.002
     """Initial learning rate of Adam."""
     learning_rate_divisor: float = 50.0
-    """Divide the learning rate by this when validation stops improving. Training ends when it stops again."""
+    """Divide the learning rate by this once validation stops improving (patience). It ends training the second time."""
     patience: int = 1
-    """Validations without improvement before validation counts as having stopped improving."""
+    """Validations in a row without improvement after which validation counts as having stopped improving."""
     cooldown: float = 0.0
     """Share of the run, at its end, over which the learning rate decays linearly to 0."""
     warmup: int = 0
@@ -230,21 +230,22 @@ class TrainingConfig:
     """Radius of the norm ball of the weights into each detector; 0 for none.
     By default it depends on the units of the layer."""
     target_rate: float | Literal["auto"] = "auto"
-    """Share of the steps at which the first detector should fire. auto reads the rates of all layers off the text.
-    With a number, each detector above fires a quarter as often as the one below."""
+    """Share of the steps at which the first detector should fire: 0.2 for segments of 5 steps. Each detector above
+    fires a quarter as often as the one below. auto finds the rates of all layers in the training text; 0.25 where there
+    is none."""
     uncertainty_weight: float = 0.1
     """Weight of the auxiliary loss that teaches detectors where to fire; 0 for none.
     While it acts, the straight-through gradient is reduced."""
     guided_updates: int | None = None
-    """Updates for which detectors are guided. By default as long as the learning rate is above 0.
-    0 switches guidance off, as in the paper."""
+    """Updates during which the target rate and the auxiliary loss act on the detectors; 0 trains them as in the paper.
+    By default as long as the learning rate is above 0."""
     validate_every: float = 1.0
     """Epochs between validations."""
     epochs: float = 100.0
     """Number of epochs. Fractions are allowed."""
     minutes: float | None = None
-    """Stop after this many minutes of training in all. Without --epochs there is then no other limit.
-    The learning rate decays by the clock."""
+    """Stop after this many minutes of training. The learning rate then decays by the clock.
+    On the command line, --minutes alone lifts the limit of epochs."""
     checkpoint_minutes: float | None = None
     """Minutes between checkpoints. By default seconds at first, 5 minutes in long runs, at most 2 % of the time."""
     seed: int = 0

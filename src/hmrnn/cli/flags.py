@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from hmrnn.cli.metavars import Dir, NameOrFile, shown_as
 from hmrnn.config import (
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hmrnn.domains import Domain
 
 Run = Annotated[Path, shown_as("RUN", located)]
+Runs = Annotated[Positional[tuple[Run, ...]], arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")]
 Split: TypeAlias = Literal["train", "valid", "test", "all"]
 BY_DEFAULT = ReadingConfig()
 OTHER_NAMES = {"directory": "--out"}  # flags that are not called like their setting
@@ -103,7 +104,7 @@ class OfRun(Command):
 
     run: Positional[Run]
     """Directory of the run; or builtin or builtin-strokes, the models that come with hmrnn."""
-    reading: Annotated[ReadingConfig, arg(name="")] = BY_DEFAULT
+    reading: Annotated[ReadingConfig, OmitArgPrefixes] = BY_DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,7 @@ class Generate(OfRun):
     max_new: int
     """Number of steps to generate."""
     seed: int | None = None
-    """Random seed."""
+    """Random seed. By default each call gives another result."""
     json: bool = False
     """Print the result with its boundaries as one line of JSON."""
 
@@ -161,23 +162,24 @@ class Segment(OfRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Figure(Command):
-    runs: Positional[tuple[Run, ...]]
-    """Directory of the run, builtin or builtin-strokes. Of several, training curves are drawn together."""
+    runs: Runs
+    """Directory of the run; or builtin or builtin-strokes, the models that come with hmrnn.
+    Of several runs, training curves are drawn in one picture."""
     out: Path
     """A folder for all figures as pdf, svg and png, or one file."""
     data_dir: Dir | None = None
     """Where published data sets are. By default where the run found its own, or HMRNN_DATA, or ~/.cache/hmrnn."""
-    reading: Annotated[ReadingConfig, arg(name="")] = BY_DEFAULT
+    reading: Annotated[ReadingConfig, OmitArgPrefixes] = BY_DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)
 class Explore(OfRun):
-    """Open a page on this machine on which you type or draw and watch the layers."""
+    """Open a page in the browser on which you type or draw, and watch the layers. It runs on this machine only."""
 
     compare: Run | None = None
     """Another run of the same kind to show side by side."""
     port: int = 0
-    """Port of the server. By default a free one."""
+    """Port of the server. 0 takes a free one."""
     browser: bool = True
     """Open the page in the browser."""
 

@@ -7,20 +7,29 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import DisallowNone, Positional
+from tyro.conf import DisallowNone
 from tyro.extras import SubcommandApp
 
 from hmrnn.cli import read
 from hmrnn.cli import train as training
-from hmrnn.cli.flags import Run, in_flags
-from hmrnn.cli.metavars import REGISTRY, Dir
+from hmrnn.cli.flags import Runs, in_flags
+from hmrnn.cli.metavars import REGISTRY, UNSET, Dir, ending_in_examples
 from hmrnn.config import Stopped, UsageError
 from hmrnn.domains import DOMAINS
 from hmrnn.printable import printable
 
 app = SubcommandApp()
 train = SubcommandApp()
+EXAMPLES = {
+    "--help": ("demo", 'segment builtin --text "The value of the argument"', "train text --help"),
+    "demo": ("demo", "demo --epochs 1 --out first"),
+    "train": ("train text --data novel.txt --minutes 10 --out runs/novel", "train text --help"),
+    "plot": ("plot runs/novel runs/other --out curves.svg",),
+    "bench": ("bench", "bench --hidden 256 --repeats 3 --plot bench.svg"),
+    "build": ("build",),
+}
 
 
 @app.command(name="demo")
@@ -54,16 +63,13 @@ for name, what in read.COMMANDS.items():
 
 
 @app.command(name="plot")
-def plot(runs: Positional[tuple[Run, ...]], out: Path = Path("curves.png"), json: bool = False) -> None:
+def plot(runs: Runs, out: Path = Path("curves.png"), json: bool = False) -> None:
     """Draw learning curves of several runs in one picture: against data read, and against minutes.
 
-    All runs must be of one kind. They may still be training; config.json and metrics.jsonl are enough.
-
     Args:
-        runs: Directories of runs.
+        runs: Directories of runs of one kind. They may still be training: config.json and metrics.jsonl are enough.
         out: Picture to write: .png, .svg or .pdf.
-        json: Print, as one line of JSON, the last update, epoch and minutes of each run, and its last and best
-            validation.
+        json: Print how far each run is, and its last and best validation, as one line of JSON.
     """
     if not runs:
         raise UsageError("say which runs to draw")
@@ -80,15 +86,14 @@ def bench(
     rates: tuple[float, float] = (0.21, 0.03),
     layer_norm: bool = False,
     repeats: int = 5,
-    plot: Path | None = None,
+    plot: Annotated[Path | None, UNSET] = None,
     device: str = "cpu",
 ) -> None:
-    """Measure the speed of every engine, torch.nn.LSTM and the layer-norm LSTM on this machine, in turn.
-
-    Three layers, float32. Prints a table, and last one line of JSON.
+    """Measure the speed of every engine, torch.nn.LSTM and the layer-norm LSTM on this machine. Prints a table and,
+    last, one line of JSON.
 
     Args:
-        hidden: Units of each layer.
+        hidden: Units of each of the three layers.
         batch: Batch rows.
         steps: Time steps of a training step.
         rates: Firing rates of the two detectors, set by their biases.
@@ -114,10 +119,8 @@ def bench(
 
 @app.command(name="build")
 def build(json: bool = False) -> None:
-    """Build the native engine's library now, where it is not there yet, and say where it lies.
-
-    Without this it is built when it is first used. A wheel brings it built. CXX names the compiler, HMRNN_CACHE the
-    folder to keep it in (by default ~/.cache/hmrnn).
+    """Build the native engine now, not at first use, and print its path. CXX names the compiler, HMRNN_CACHE the folder
+    to keep it in (by default ~/.cache/hmrnn).
 
     Args:
         json: Print the answer as one line of JSON.
@@ -183,4 +186,5 @@ def dispatch(arguments: list[str]) -> None:
             read.command(name, rest)
         case _:
             what = "Hierarchical multiscale recurrent networks."
-            app.cli(prog="hmrnn", description=what, args=arguments, config=(DisallowNone,), registry=REGISTRY)
+            with ending_in_examples(arguments, EXAMPLES.get(arguments[0], ()) if arguments else ()):
+                app.cli(prog="hmrnn", description=what, args=arguments, config=(DisallowNone,), registry=REGISTRY)

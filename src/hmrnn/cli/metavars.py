@@ -1,14 +1,24 @@
-"""What stands for a value in --help: N, NUMBER, FILE, DIR, in place of the names of Python's types."""
+"""How tyro shows flags in --help: N, NUMBER, FILE or DIR for a value, not the names of Python's types; rare flags last;
+each text as one paragraph; no "default: None"."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-from tyro.conf import DisallowNone
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+from tyro.conf import DisallowNone, arg
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
+)
 
 if TYPE_CHECKING:
     from hmrnn.cli.flags import Command
@@ -37,19 +47,64 @@ def plain(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     return PLAIN.get(info.type)
 
 
+@REGISTRY.struct_rule
+def readable(info: StructTypeInfo) -> StructConstructorSpec | None:
+    if not is_dataclass(info.type) or info.type in _asked:
+        return None
+    _asked.append(info.type)  # so that tyro's own rule answers
+    try:
+        spec = ConstructorRegistry.get_struct_spec(info)
+    finally:
+        _asked.pop()
+    assert isinstance(spec, StructConstructorSpec)
+    usual_first = sorted(spec.fields, key=lambda field: field.name in RARE)
+    return replace(spec, fields=tuple(map(readable_field, usual_first)))
+
+
+_asked: list[type] = []
+RARE = ("vectors", "data_dir", "json")
+
+
+def readable_field(field: StructFieldSpec) -> StructFieldSpec:
+    def paragraph() -> str | None:
+        text = field.helptext() if callable(field.helptext) else field.helptext
+        return None if text is None else " ".join(text.split())
+
+    kind = Annotated[field.type, UNSET] if field.default is None else field.type
+    return replace(field, type=kind, helptext=paragraph)  # type: ignore[arg-type]
+
+
+def fields_of(kind: type, default: object) -> tuple[StructFieldSpec, ...]:
+    """The fields of a dataclass as tyro sees them."""
+    spec = ConstructorRegistry.get_struct_spec(StructTypeInfo.make(kind, default, in_union_context=False))
+    assert isinstance(spec, StructConstructorSpec)
+    return spec.fields
+
+
+UNSET = arg(help_behavior_hint="")  # the text says what happens without the flag
 Dir = Annotated[Path, shown_as("DIR", Path)]
 NameOrFile = Annotated[str, shown_as("NAME|FILE", str)]
 
 
 def parsed(flags: type[Command], prog: str, arguments: Sequence[str], **more: Any) -> Command:
     """What was asked for. A flag that may be left out is left out, and not given as None. Help ends with examples."""
-    helps = bool({"-h", "--help"} & set(arguments))
-    if helps:
+    if asks_for_help(arguments):
         arguments = ["--help"]  # tyro's help leaves out what was given before it
-    try:
+    with ending_in_examples(arguments, flags.examples):
         asked: Command = tyro.cli(flags, prog=prog, args=arguments, config=(DisallowNone,), registry=REGISTRY, **more)
-    except SystemExit:
-        if helps and flags.examples:
-            print("Examples:", *(f"  hmrnn {example}" for example in flags.examples), sep="\n")
-        raise
     return asked
+
+
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    return bool({"-h", "--help"} & set(arguments))
+
+
+@contextmanager
+def ending_in_examples(arguments: Sequence[str], examples: Sequence[str]) -> Iterator[None]:
+    """Around tyro, which prints help and exits."""
+    try:
+        yield
+    except SystemExit:
+        if asks_for_help(arguments) and examples:
+            print("Examples:", *(f"  hmrnn {example}" for example in examples), sep="\n")
+        raise

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hmrnn.cli.flags import in_flags
-from hmrnn.cli.metavars import parsed
+from hmrnn.cli.metavars import asks_for_help, parsed
 from hmrnn.config import UsageError
 from hmrnn.domains import DOMAINS, Domain
 from hmrnn.storage.shipped import located
@@ -18,7 +18,7 @@ COMMANDS: Mapping[str, str] = {
     "segment": "Show the segments that a run finds in a sequence.",
     "score": "Score the boundaries of each layer against known ones, and compare with random boundaries.",
     "figure": "Draw figures of what a run found, and of its training.",
-    "explore": "Open a page on this machine on which you type or draw and watch the layers.",
+    "explore": "Open a page in the browser on which you type or draw, and watch the layers.",
 }
 
 
@@ -28,7 +28,7 @@ def command(name: str, arguments: Sequence[str]) -> None:
     prog = f"hmrnn {name}"
     if domain is None:
         domain = next(iter(DOMAINS.values()))
-        if {"-h", "--help"} & set(arguments):
+        if asks_for_help(arguments):
             others = " and ".join(other for other in DOMAINS if other != domain.name)
             print(
                 f"These are the flags for runs on {domain.name}. Runs on {others} have their own: {prog} RUN --help\n"
@@ -48,7 +48,7 @@ def domain_of(arguments: Sequence[str]) -> Domain | None:
     if not named:
         return None
     run = next((place for place in named if is_run(place)), named[0])
-    if not is_run(run) and {"-h", "--help"} & set(arguments):
+    if not is_run(run) and asks_for_help(arguments):
         return None
     return DOMAINS[kind_of(read_config(run)[0])]
 

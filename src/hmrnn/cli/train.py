@@ -8,7 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmrnn.cli.metavars import parsed
+from hmrnn.cli import headings as headings  # registers how tyro groups the flags
+from hmrnn.cli.metavars import asks_for_help, parsed
 from hmrnn.cli.read import bad_usage
 from hmrnn.config import NEVER, RunConfig, Stopped, UsageError
 from hmrnn.domains import Domain
@@ -36,7 +37,7 @@ def train(domain: Domain, arguments: Sequence[str]) -> None:
     start = presets.get(seen.preset or domain.preset_for(seen.data), presets["small"])
     if seen.resume is not None:
         start = settings_of(seen.resume, domain)
-        if {"-h", "--help"} & set(arguments):  # which shows it
+        if asks_for_help(arguments):  # which shows it
             start = replace(start, data=replace(start.data, data=printable(start.data.data)))
     start = replace(start, training=replace(start.training, **lifted(seen)))
     flags = domain.flags()["train"]

@@ -136,6 +136,6 @@ class Figure(flags.Figure):
 
 @dataclass(frozen=True, kw_only=True)
 class Explore(flags.Explore):
-    """Open a page on this machine that shows a series and what the layers do."""
+    """Open a page in the browser that shows a series and what the layers do. It runs on this machine only."""
 
     examples = ("explore runs/motifs",)

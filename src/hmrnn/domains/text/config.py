@@ -137,7 +137,8 @@ class TextReadingConfig(ReadingConfig):
     """Which model of a run reads a text, and how."""
 
     on_unknown: OnUnknown = "error"
-    """What to do with a symbol that the model does not know."""
+    """Symbols that the model does not know. error: stop and name the symbol. skip: leave it out.
+    replace: by U+FFFD, a question mark or a space, the first that the model knows."""
 
 
 IN_EXPLORER = TextReadingConfig(on_unknown="replace")  # whoever types meets symbols that the model does not know

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from hmrnn.cli import flags
 from hmrnn.cli.metavars import NameOrFile
@@ -21,7 +21,7 @@ from hmrnn.domains.text.config import (
 if TYPE_CHECKING:
     from hmrnn.domains import Domain
 
-Reading = Annotated[TextReadingConfig, arg(name="")]
+Reading = Annotated[TextReadingConfig, OmitArgPrefixes]
 BY_DEFAULT = TextReadingConfig()
 
 
@@ -235,7 +235,7 @@ class Figure(flags.Figure):
 
 @dataclass(frozen=True, kw_only=True)
 class Explore(flags.Explore):
-    """Open a page on this machine on which you type and watch the layers."""
+    """Open a page in the browser on which you type, and watch the layers. It runs on this machine only."""
 
     examples = (
         "explore builtin",
