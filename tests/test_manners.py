@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from typing import Any
+
 import pytest
 import torch
 import torch.utils._pytree as pytree
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence, unpack_sequence
 
+import hmrnn
 from hmrnn import HMLSTM, HRNN, LSTM, ClockworkRNN, HMLSTMOutput, HMLSTMState, PackedOutput, Piecewise
 
 ENGINES = ["reference", "events", "native"]
@@ -300,3 +305,19 @@ class TestSurroundings:
 
         rnn = network()
         close(self.gradients(rnn, run), self.gradients(rnn, self.plainly))
+
+
+def documented() -> list[tuple[str, Any]]:
+    """The public names, and what the public classes have of their own."""
+    found = [(name, getattr(hmrnn, name)) for name in hmrnn.__all__]
+    for name, kind in list(found):
+        if inspect.isclass(kind):
+            found += [(f"{name}.{own}", getattr(kind, own)) for own in vars(kind) if not own.startswith("_")]
+    return [(name, one) for name, one in found if inspect.isroutine(one) or inspect.isclass(one)]
+
+
+def test_docstrings_are_sentences():
+    for name, one in documented():
+        text = inspect.getdoc(one) or ""
+        assert not re.match(r"(Of|Those|The same|That of|In a line)\b", text), (name, text)
+        assert text or name.split(".")[-1] not in ("forward", "step", "loss", "generate", "segment"), name

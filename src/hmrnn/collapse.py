@@ -51,7 +51,7 @@ class CollapseWatch:
 
 
 class CollapseWarning(UserWarning):
-    """A detector of a network that is trained has collapsed."""
+    """Warns that a detector has collapsed: it fires almost never, or almost always."""
 
 
 class CollapseAlarm:

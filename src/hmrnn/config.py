@@ -103,7 +103,7 @@ def check_range(name: str, ends: tuple[int, int], most: int) -> None:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a model, whatever it reads."""
+    """Settings of the network that all kinds of sequences share."""
 
     model: RecurrentKind = "hm-lstm"
     """The recurrent network: the HM-LSTM, or one of the baselines."""
@@ -199,7 +199,7 @@ class MadeDataConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train."""
+    """Settings of training."""
 
     batch_size: int = 64
     """Sequences read in parallel, in each process."""

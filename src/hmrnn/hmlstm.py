@@ -39,8 +39,8 @@ from hmrnn.sequence import (
 class HMLSTM(Recurrent):
     """A stack of LSTM layers in which each layer learns when a segment ends (Chung, Ahn and Bengio, 2017).
 
-    A layer whose detector fires (z = 1) hands its state up: the layer above UPDATEs, and the layer itself FLUSHes at
-    the next step. A layer that receives nothing from below COPYs its state. The equations are in `hmrnn.equations`.
+    When the detector of a layer fires (z = 1), the layer above UPDATEs from its state, and the layer itself FLUSHes at
+    the next step. Otherwise the layer above COPYs its own state. The equations are in `hmrnn.equations`.
 
     Args:
         input_size: Number of features of x.
@@ -124,12 +124,12 @@ class HMLSTM(Recurrent):
 
     @property
     def engine(self) -> str:
-        """The engine in use. The first look may build it."""
+        """The name of the engine in use. The first access may build it."""
         return self._choose()[0]
 
     @property
     def engine_reason(self) -> str:
-        """Why that one, in one line."""
+        """The reason for which this engine is in use, in one line."""
         return self._choose()[1]
 
     def _choose(self) -> tuple[str, str]:
@@ -198,7 +198,7 @@ class HMLSTM(Recurrent):
         return Unrolled(output, trace.state)
 
     def _masks(self, B: int, generator: torch.Generator | None) -> tuple[Tensor, ...]:
-        """Of dropout: for each layer but the last, if there is any."""
+        """The dropout masks of each layer but the last, if there is dropout."""
         if not self.drops or self.dropout == 0:
             return ()
         like = next(self.parameters())
@@ -328,7 +328,7 @@ def delayed(values: Tensor, first: Tensor) -> Tensor:
 
 
 def detector_radius(units: int) -> float:
-    """Of the norm ball for the weights into the detector of a layer with so many units."""
+    """The radius of the norm ball for the weights into the detector of a layer with so many units."""
     return min(1.94, 11.3 / math.sqrt(units))  # 1 for 128 units; docs/log.md tells how it was found
 
 

@@ -38,7 +38,15 @@ class OutputEmbedding(nn.Module):
         )
 
     def forward(self, steps: Sequence[Piecewise], *, bfloat16: bool = False) -> Tensor:
-        """L times (T, B, H_l) -> (T, B, output_size). `bfloat16`: round the operands of the large products."""
+        """Combines the hidden states of all layers.
+
+        Args:
+            steps: Hidden states of each layer, (T, B, H_l), as `HMLSTMOutput.steps`.
+            bfloat16: Round the operands of the large products to bfloat16.
+
+        Returns:
+            (T, B, output_size).
+        """
         votes = [layer.linear(gate).dense() for layer, gate in zip(steps, self.gates, strict=True)]
         g = torch.stack(votes).sum(0).sigmoid()  # (T, B, L)
         h_e = torch.zeros((), device=g.device, dtype=g.dtype)
@@ -48,7 +56,7 @@ class OutputEmbedding(nn.Module):
 
 
 class SoftmaxHead(nn.Linear):
-    """(..., output_size) -> (..., symbols): unnormalised log-probabilities of the next symbol."""
+    """Maps the output embedding, (..., output_size), to logits of the next symbol, (..., symbols)."""
 
     def forward(self, h_e: Tensor, *, bfloat16: bool = False) -> Tensor:
         return rounded(self, h_e) if bfloat16 else super().forward(h_e)

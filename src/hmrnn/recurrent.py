@@ -77,12 +77,12 @@ class Recurrent(nn.Module, ABC):
 
     @property
     def engine(self) -> str:
-        """The engine in use."""
+        """The name of the engine in use."""
         return "torch"
 
     @property
     def engine_reason(self) -> str:
-        """Why that one, in one line."""
+        """The reason for which this engine is in use, in one line."""
         return "it has no other"
 
     @property

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 
 class Operation(IntEnum):
-    """What a layer did at a time step."""
+    """The operation of a layer at a time step."""
 
     UPDATE = 0
     COPY = 1
@@ -33,7 +33,7 @@ class Operation(IntEnum):
 
     @classmethod
     def names(cls, operations: Tensor) -> Any:
-        """Those of a tensor, such as `HMLSTMOutput.operations`, by name: lists in lists."""
+        """Returns the names of a tensor of operations, such as `HMLSTMOutput.operations`, as nested lists."""
         return named(operations.tolist())
 
 
@@ -46,18 +46,25 @@ UPDATE, COPY, FLUSH = Operation.UPDATE, Operation.COPY, Operation.FLUSH
 
 @dataclass(frozen=True)
 class Piecewise:
-    """A sequence of vectors in which one vector may stand at many time steps: each distinct one is kept once.
+    """A sequence of vectors that stores each distinct vector once, although it may occur at many time steps.
 
-    How often a value stands there was decided by boundaries, and the decision has a gradient: at each step that repeats
-    a value, another value, `values + tangents`, would have taken its place. `repeats` is zero, and stands for that
-    decision in the graph: the sequence is values[index] + repeats * tangents[index].
+    Boundaries decided how often a vector is repeated, and this decision has a gradient: without the repetition,
+    `values + tangents` would have taken its place. `repeats` is zero and carries that gradient: the sequence is
+    values[index] + repeats * tangents[index].
+
+    Attributes:
+        values: (N, H) the distinct vectors.
+        index: (T, B), or any other shape, int64: the number of the vector at each step.
+        tangents: (N, H), or None if there is no gradient or no repetition.
+        repeats: (T, B) of zeros, or None.
+        in_order: Whether every step has a vector of its own, one after the other.
     """
 
-    values: Tensor  # (N, H)
-    index: Tensor  # (T, B) or any other shape; int64 below N: which value stands there
-    tangents: Tensor | None = None  # (N, H); None if no gradient is wanted, or if nothing is repeated
-    repeats: Tensor | None = None  # (T, B), zero
-    in_order: bool = False  # every step has a value of its own, one after the other
+    values: Tensor
+    index: Tensor
+    tangents: Tensor | None = None
+    repeats: Tensor | None = None
+    in_order: bool = False
 
     def __repr__(self) -> str:
         values = " of ".join(map(str, sizes(self.values)))
@@ -65,7 +72,7 @@ class Piecewise:
 
     @staticmethod
     def from_dense(dense: Tensor) -> Piecewise:
-        """Every step of (..., H) is a value of its own."""
+        """Wraps a tensor, (..., H), in which every step has a vector of its own."""
         values = dense.reshape(-1, dense.shape[-1])
         index = torch.arange(len(values), device=dense.device).view(dense.shape[:-1])
         return Piecewise(values, index, in_order=True)
@@ -76,12 +83,12 @@ class Piecewise:
         return Piecewise(self.values, self.index[where], self.tangents, repeats)
 
     def transpose(self) -> Piecewise:
-        """Time and batch exchanged."""
+        """Exchanges time and batch."""
         repeats = None if self.repeats is None else self.repeats.T
         return Piecewise(self.values, self.index.T, self.tangents, repeats)
 
     def dense(self) -> Tensor:
-        """(..., H): the sequence written out."""
+        """Returns the sequence as one tensor, (..., H)."""
         if self.in_order:
             return self.values.view(*self.index.shape, -1)
         if self.tangents is None or self.repeats is None:
@@ -91,13 +98,13 @@ class Piecewise:
         return dense
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Piecewise:
-        """f: (N, H) -> (N, K), applied once to each distinct value, row by row."""
+        """Applies f, from (N, H) to (N, K), once to each distinct vector. f must treat rows independently."""
         values = f(self.values)
         tangents = None if self.tangents is None else derivative_along(values, self.values, self.tangents)
         return Piecewise(values, self.index, tangents, self.repeats, self.in_order)
 
     def linear(self, f: Callable[[Tensor], Tensor]) -> Piecewise:
-        """The same for a linear f, f(0) = 0: its derivative is f itself."""
+        """Applies a linear f with f(0) = 0, as `map` does but faster: its derivative is f itself."""
         with torch.no_grad():
             tangents = None if self.tangents is None else f(self.tangents)
         return Piecewise(f(self.values), self.index, tangents, self.repeats, self.in_order)
@@ -140,11 +147,17 @@ def derivative_along(value: Tensor, at: Tensor, direction: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class HMLSTMState:
-    """The state after a time step. A clockwork RNN has no c, and keeps its clock in z; a plain LSTM has no z."""
+    """The state after a time step. A clockwork RNN has no c and keeps its clock in z; a plain LSTM has no z.
 
-    h: tuple[Tensor, ...]  # L times (B, H_l)
-    c: tuple[Tensor, ...]  # L times (B, H_l)
-    z: Tensor  # (B, L-1)
+    Attributes:
+        h: Hidden states of each layer, (B, H_l).
+        c: Cells of each layer, (B, H_l).
+        z: (B, L-1) boundaries.
+    """
+
+    h: tuple[Tensor, ...]
+    c: tuple[Tensor, ...]
+    z: Tensor
 
     def __repr__(self) -> str:
         batch = "".join(f"B={size}, " for size in sizes(self.z)[:-1])
@@ -154,23 +167,23 @@ class HMLSTMState:
         return {"h": self.h, "c": self.c, "z": self.z}  # and not what an engine has noted of it
 
     def detach(self) -> HMLSTMState:
-        """Cuts the graph, as at the end of a window of truncated backpropagation."""
+        """Detaches the state from the graph, as at the end of a window of truncated backpropagation."""
         return self._map(lambda tensor: tensor.detach())
 
     def to(self, *args: Any, **kwargs: Any) -> HMLSTMState:
-        """As `Tensor.to`: a device, a dtype, or both."""
+        """Moves the state to a device or dtype, as `Tensor.to` does."""
         return self._map(lambda tensor: tensor.to(*args, **kwargs))
 
     def select(self, rows: Tensor | slice | list[int] | int) -> HMLSTMState:
-        """The state of some batch rows, by index, mask or slice; of one, without a batch dimension, by its number."""
+        """Returns the state of some batch rows, by index, mask or slice. A single number drops the batch dimension."""
         return self._map(lambda tensor: tensor[rows])
 
     def batch_of_one(self) -> HMLSTMState:
-        """That of one sequence with a batch dimension."""
+        """Adds a batch dimension to the state of one sequence."""
         return self._map(lambda tensor: tensor.unsqueeze(0))
 
     def renewed(self, rows: list[int]) -> HMLSTMState:
-        """The same, with some batch rows as at the start."""
+        """Returns the state with some batch rows set to zero."""
         index = torch.tensor(rows, dtype=torch.int64, device="cpu").to(self.z.device, non_blocking=True)
         return self._map(lambda tensor: tensor.index_fill(0, index, 0))
 
@@ -192,56 +205,70 @@ class NoTensor:
 
 @dataclass(frozen=True)
 class HMLSTMOutput(NoTensor):
-    """What every layer did at every step. (T, B) stands for (B, T) with `batch_first`, for (B,) out of `step()`, and
-    for (T,) if the input was one sequence, without a batch."""
+    """The output of every layer at every step.
 
-    steps: tuple[Piecewise, ...]  # L times (T, B, H_l): hidden states, each distinct one once
-    z: Tensor  # (T, B, L-1): boundaries, 0 or 1 (or between, if soft); 0 at padded steps
-    operations: Tensor  # (T, B, L) int8: UPDATE, COPY or FLUSH; a soft boundary counts from 0.5
+    Shapes begin with (T, B), with (B, T) for `batch_first`, with (B,) from `step()`, and with (T,) for a single
+    sequence without a batch dimension.
+
+    Attributes:
+        steps: Hidden states of each layer, (T, B, H_l), each distinct one stored once.
+        z: (T, B, L-1) boundaries: 0 or 1, or between if soft; 0 at padded steps.
+        operations: (T, B, L) int8: UPDATE, COPY or FLUSH. A soft boundary counts from 0.5.
+    """
+
+    steps: tuple[Piecewise, ...]
+    z: Tensor
+    operations: Tensor
 
     def __repr__(self) -> str:
         return shown(self, self.z, "TB")
 
     @cached_property
-    def h(self) -> tuple[Tensor, ...]:  # L times (T, B, H_l)
-        """The hidden states, written out."""
+    def h(self) -> tuple[Tensor, ...]:
+        """The hidden states of each layer as tensors, (T, B, H_l)."""
         return tuple(steps.dense() for steps in self.steps)
 
     @cached_property
-    def last(self) -> Tensor:  # (T, B, H_L)
-        """The hidden states of the top layer, written out: what `torch.nn.LSTM` calls its output."""
+    def last(self) -> Tensor:
+        """The hidden states of the top layer as a tensor, (T, B, H_L): the `output` of `torch.nn.LSTM`."""
         return self.h[-1] if "h" in self.__dict__ else self.steps[-1].dense()
 
     @property
-    def rates(self) -> Tensor:  # (L-1,)
-        """How often each detector fired, of all steps that are not padded."""
+    def rates(self) -> Tensor:
+        """The share of the steps, without padded ones, at which each detector fired: (L-1,)."""
         return rates_of(self.z, self.operations)
 
 
 @dataclass(frozen=True)
 class PackedOutput(NoTensor):
-    """What comes of a `PackedSequence`: everything packed as the input was."""
+    """The output for a `PackedSequence`, packed as the input is.
 
-    steps: tuple[Piecewise, ...]  # L times (N, H_l): hidden states in the order of the input's data
-    z: PackedSequence  # of (N, L-1)
-    operations: PackedSequence  # of (N, L)
+    Attributes:
+        steps: Hidden states of each layer, (N, H_l), in the order of the data of the input.
+        z: Boundaries, packed (N, L-1).
+        operations: UPDATE, COPY or FLUSH, packed (N, L).
+    """
+
+    steps: tuple[Piecewise, ...]
+    z: PackedSequence
+    operations: PackedSequence
 
     def __repr__(self) -> str:
         return shown(self, self.z.data, "N")
 
     @cached_property
-    def h(self) -> tuple[PackedSequence, ...]:  # L times, of (N, H_l)
-        """The hidden states, written out."""
+    def h(self) -> tuple[PackedSequence, ...]:
+        """The hidden states of each layer, packed (N, H_l)."""
         return tuple(self.z._replace(data=steps.dense()) for steps in self.steps)
 
     @cached_property
-    def last(self) -> PackedSequence:  # of (N, H_L)
-        """The hidden states of the top layer: what `torch.nn.LSTM` calls its output."""
+    def last(self) -> PackedSequence:
+        """The hidden states of the top layer, packed: the `output` of `torch.nn.LSTM`."""
         return self.h[-1] if "h" in self.__dict__ else self.z._replace(data=self.steps[-1].dense())
 
     @property
-    def rates(self) -> Tensor:  # (L-1,)
-        """How often each detector fired."""
+    def rates(self) -> Tensor:
+        """The share of the steps at which each detector fired: (L-1,)."""
         return rates_of(self.z.data, self.operations.data)
 
 

@@ -25,14 +25,14 @@ from hmrnn.sequence import (
 
 
 class ClockworkRNN(Recurrent):
-    """A recurrent layer in modules, each with its own clock. `hidden_sizes` gives the units of each, the fastest first.
+    """A recurrent layer of modules with clocks of their own. `hidden_sizes` are their units, the fastest first.
 
         h[t,i] = tanh(LN(W_i x[t] + U_i [h[t-1,i]; ..; h[t-1,L]]) * gain_i + b_i)     if t mod 2^(i-1) = 0
                  h[t-1,i]                                                             otherwise
 
-    All modules read the input; a module hears itself and the slower ones. They UPDATE or COPY by the clock, which the
-    state keeps as a binary number in z: bit i, the lowest first, in column i. In the output, z of module i is 1 where
-    module i+1 UPDATEs.
+    All modules read the input; a module also reads itself and the slower ones. They UPDATE or COPY by the clock. The
+    state stores it as a binary number in z: bit i, the lowest first, in column i. In the output, z of module i is 1
+    where module i+1 UPDATEs.
     """
 
     def __init__(

@@ -16,12 +16,12 @@ LOOKBACK = 10  # symbols before a symbol that decide on its boundaries, and more
 
 
 class HRNN(HMLSTM):
-    """An HM-LSTM whose every call must give `boundaries`. Its detectors are not used, nor trained.
+    """An HM-LSTM with given boundaries: every call needs `boundaries`. Its detectors are neither used nor trained.
 
-    With layer normalisation, boundaries should be nested: one of layer 2 only where layer 1 has one, too, which
-    `boundaries.cumprod(-1)` makes sure of. Otherwise a layer may UPDATE or FLUSH before it was handed anything, and
-    after a few such events its gradient overflows (docs/deviations.md). In a training loop of your own,
-    `torch.nn.utils.clip_grad_norm_(…, error_if_nonfinite=True)` notices.
+    With layer normalisation, boundaries should be nested: layer 2 has one only where layer 1 has one, too.
+    `boundaries.cumprod(-1)` makes them so. Otherwise a layer may UPDATE or FLUSH before it has received anything, and
+    after a few such events its gradient overflows (docs/deviations.md). In your own training loop,
+    `torch.nn.utils.clip_grad_norm_(…, error_if_nonfinite=True)` detects this.
     """
 
     needs_boundaries = True
@@ -60,12 +60,12 @@ class HRNN(HMLSTM):
 
 
 def text_boundaries(text: str) -> Tensor:
-    """(T, 2): where a word ends, and where a sentence does.
+    """Returns the boundaries of words and of sentences in a text, (T, 2), for an `HRNN`.
 
-    A boundary stands on the white space after the word, not on its last letter: that a word ends there is known only
-    when the space is read, and a language model must not be told what comes next. A sentence ends with a word that
-    carries a full stop, question or exclamation mark (up to eight closing quotes and brackets may follow it), or that a
-    line break follows.
+    A boundary is on the white space after the word, not on its last letter: that a word ends there is known only when
+    the space is read, and a language model must not see what comes next. A sentence ends with a word that ends in a
+    full stop, question or exclamation mark (up to eight closing quotes and brackets may follow it), or that a line
+    break follows.
     """
     boundaries = torch.zeros(len(text), 2)
     for word in re.finditer(r"\S+(?=\s)", text):

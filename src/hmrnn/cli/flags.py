@@ -152,7 +152,7 @@ class Segment(OfRun):
     out: Path | None = None
     """File to write. By default standard output."""
     vectors: bool = False
-    """Include the vector of each segment (json): the state that its layer hands up at the boundary."""
+    """With --format json: include the vector of each segment, the hidden state of its layer at the boundary."""
 
     def look(self, domain: Domain) -> None:
         for file in self.files:

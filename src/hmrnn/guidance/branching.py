@@ -69,21 +69,36 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Branching:
-    """What detectors are taught of a text. It knows symbols by their numbers, and neither models nor settings."""
+    """A teacher for detectors: it finds segments in a text by counting, and where they are likely to end.
 
-    rates: tuple[float, ...]  # at which segments end: of each layer that was found
-    delay: int  # symbols after a segment's last one at which a detector is to fire
-    context: int  # symbols whose entropy the search started from,
-    direction: Direction  # and where they lay
-    bits: float  # a symbol: the code of the text
-    tables: tuple[Table, ...]  # of the last 1, 2, … PAST symbols
+    Attributes:
+        rates: Rate of the segment ends of each layer that was found, the lowest first.
+        delay: Number of symbols after the end of a segment at which a detector should fire, 0 or 1.
+        context: Number of symbols whose entropy the search started from.
+        direction: Whether these symbols lie before a boundary ("forward") or on both sides ("both").
+        bits: Length of the two-part code, in bits for each symbol.
+        tables: Share of segment ends after the last 1, 2, … symbols.
+    """
+
+    rates: tuple[float, ...]
+    delay: int
+    context: int
+    direction: Direction
+    bits: float
+    tables: tuple[Table, ...]
 
     @staticmethod
     def of(
         symbols: npt.NDArray[Any], alphabet: int, line_end: int | None = None, rate: float | None = None
     ) -> Branching:
-        """Reads the first COUNTED symbols. No segment goes on after a `line_end`. `rate` fixes that of the lowest
-        layer, which is found otherwise."""
+        """Reads a text.
+
+        Args:
+            symbols: (T,) numbers of the symbols of the training text. The first million are read.
+            alphabet: Number of distinct symbols.
+            line_end: Number of a symbol that always ends a segment.
+            rate: Rate of the lowest layer. By default it is found.
+        """
         numbers = symbols[:COUNTED].astype(np.int64)
         found = best_hierarchy(numbers, alphabet, line_end, RATES if rate is None else (rate,))
         cut = found.cuts[0]
@@ -110,7 +125,7 @@ class Branching:
         return shares
 
     def description(self) -> str:
-        """In a line."""
+        """Describes what was found, in one line."""
         rates = " / ".join(f"{rate:.3f}" for rate in self.rates)
         side = "on either side" if self.direction == "both" else "before"
         place = "last symbol of a segment" if self.delay == 0 else "first symbol after a segment"

@@ -196,12 +196,16 @@ class Guide:
         symbols: Tensor | PackedSequence | None = None,
         uncertainty: Tensor | PackedSequence | Callable[[], Tensor] | None = None,
     ) -> Tensor:
-        """The auxiliary loss of the window at hand, (), to be added to that of the task. 0 if nothing is to be learnt.
+        """Computes the auxiliary loss of the forward pass in the last `with guide` block.
 
-        symbols       (T, B) what was read, for the teacher; in the layout of the forward pass, on any device
-        uncertainty   (T, B) how hard it was to predict what comes after each step: the loss of each step, or the
-                      entropy of the prediction; or a function that gives it. Detectors above the first learn from it;
-                      all of them, if there is no teacher. (T, B, n): the n-th detector learns from the n-th
+        Args:
+            symbols: (T, B) symbols that were read, for the teacher: in the layout of the forward pass, on any device.
+            uncertainty: (T, B) how hard the next step was to predict: the loss of each step or the entropy of the
+                prediction, or a function that returns it. Detectors above the first learn from it, and without a
+                teacher all of them. With (T, B, n), the n-th detector learns from the n-th column.
+
+        Returns:
+            A scalar to add to the loss of the task; 0 if guidance has ended or has no weight.
         """
         if not self._entered:
             raise RuntimeError("guide.loss() tells of a forward pass inside `with guide`, and there was none before it")
@@ -239,7 +243,7 @@ class Guide:
 
     @torch.no_grad()
     def step(self) -> None:
-        """After each update of the weights: the norm ball, and steering. The optimizer calls it, if there is one."""
+        """Applies the norm ball and steering after an update of the weights. `optimizer.step()` calls it."""
         self._check_loss()
         if self._windows == 0:
             raise RuntimeError(
@@ -260,7 +264,7 @@ class Guide:
             self.step()
 
     def skip(self) -> None:
-        """In place of a step: forgets what was seen since the last one, as after a gradient that is not finite."""
+        """Replaces `step()` for an update that was skipped, for instance after a gradient that is not finite."""
         self._let_go()
         self._seen, self._entered, self._windows, self._excess = None, False, 0, []
         self.update += 1
@@ -276,9 +280,11 @@ class Guide:
             raise RuntimeError("guide.loss() was not asked for since the last forward pass: add it to the loss")
 
     def state_dict(self) -> dict[str, Any]:
+        """Returns what an exact resumption needs."""
         return {"update": self.update, "highest": self.highest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what `state_dict()` returned."""
         self.update, self.highest = state["update"], state["highest"]
 
 

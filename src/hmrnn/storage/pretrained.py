@@ -53,7 +53,12 @@ class Pretrained(nn.Module, ABC):
         return {}
 
     def save_pretrained(self, directory: str | Path, **notes: Any) -> None:
-        """Writes config.json, model.safetensors and the model's other files. `notes` go into config.json, too."""
+        """Writes the model into a directory: `config.json`, `model.safetensors` and its other files.
+
+        Args:
+            directory: The directory to write into; it is made if it is not there.
+            **notes: Further entries of `config.json`.
+        """
         directory = Path(directory)
         make_folder(directory)
         config = {
@@ -77,11 +82,14 @@ class Pretrained(nn.Module, ABC):
         precision: Precision = "auto",
         device: torch.device | str = "cpu",
     ) -> Model:
-        """Reads what `save_pretrained` wrote. "builtin" and "builtin-strokes" are models of text and of
-        handwriting that come with the package.
-        The model is in evaluation mode: call `train()` before training it further.
+        """Loads a model in evaluation mode. Call `train()` before training it further.
 
-        `precision` is that of the model's config unless it is given.
+        Args:
+            directory: A directory that `save_pretrained` wrote, or `best/` of a run; or "builtin" or "builtin-strokes",
+                the models of text and of handwriting that come with the package.
+            engine: Engine of the recurrent network, see `HMLSTM`.
+            precision: Precision of matrix products; "auto" takes that of the model's configuration.
+            device: Device of the weights.
         """
         directory = located(directory)
         config = read_config(directory)[0]

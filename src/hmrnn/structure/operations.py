@@ -22,16 +22,27 @@ from hmrnn.storage.pretrained import Pretrained
 
 @dataclass(frozen=True)
 class Steps:
-    """A stretch of a sequence, as a model with L layers read it."""
+    """Consecutive steps of a sequence, as a model with L layers read them.
 
-    start: int  # place of its first step
-    inputs: Tensor  # (T, …): what was read, such as the numbers of symbols
-    operations: Tensor  # (T, L) int8: UPDATE, COPY, FLUSH
-    z: Tensor  # (T, L-1) bool: where a segment of a layer ends
-    z_tilde: Tensor  # (T, L-1): what the detectors said, between 0 and 1; z itself where there is no detector
-    norms: Tensor  # (T, L): of the hidden states
-    surprisal: Tensor  # (T,): -log p, given those before it, NaN for the first; in bits or nats, as the domain tells
-    h: tuple[Tensor, ...] | None  # L times (T, H_l), if they were asked for
+    Attributes:
+        start: Index of the first step.
+        inputs: (T, …) what was read, such as the numbers of symbols.
+        operations: (T, L) int8: UPDATE, COPY or FLUSH.
+        z: (T, L-1) bool: where the detectors fired.
+        z_tilde: (T, L-1) values of the detectors between 0 and 1; z itself where there is no detector.
+        norms: (T, L) norms of the hidden states.
+        surprisal: (T,) -log p of each step given those before it, in bits for text and else in nats; NaN for the first.
+        h: Hidden states of each layer, (T, H_l), if they were requested.
+    """
+
+    start: int
+    inputs: Tensor
+    operations: Tensor
+    z: Tensor
+    z_tilde: Tensor
+    norms: Tensor
+    surprisal: Tensor
+    h: tuple[Tensor, ...] | None
 
     def __repr__(self) -> str:
         return f"Steps({self.start} to {self.start + len(self.inputs)}, {self.operations.shape[1]} layers)"

@@ -20,16 +20,26 @@ Written: TypeAlias = Callable[[list[int]], str]  # the text of symbols, which ar
 
 @dataclass(frozen=True)
 class Segment:
-    """What a layer took as one piece: it ends with the symbol, or the point, on which the layer's detector fired; or,
-    in a model with a `boundary_delay` of 1, with the one before."""
+    """A segment of a layer. It ends with the symbol or point on which the detector of the layer fired; in a model with
+    a `boundary_delay` of 1, with the one before.
 
-    layer: int  # 1 is the lowest
-    start: int  # place of its first symbol or point
-    end: int  # one past its last
-    closed: bool  # False for the one that the end of the sequence cut off
-    text: str | None  # None of points, and if it is longer than LONGEST_TEXT
-    vector: Tensor | None = None  # (H_layer,): the state that the layer hands up at the boundary, if asked for
-    children: tuple[Segment, ...] = ()  # in a tree: the segments of the layer below that lie in it
+    Attributes:
+        layer: Number of the layer; 1 is the lowest.
+        start: Index of the first symbol or point.
+        end: One past the index of the last.
+        closed: False if the sequence ended before the segment did.
+        text: The text; None for points, and if it is longer than 10,000 symbols.
+        vector: (H_layer,) hidden state of the layer at the boundary, if it was requested.
+        children: In a tree, the segments of the layer below that lie in it.
+    """
+
+    layer: int
+    start: int
+    end: int
+    closed: bool
+    text: str | None
+    vector: Tensor | None = None
+    children: tuple[Segment, ...] = ()
 
     def __repr__(self) -> str:
         text = "" if self.text is None else f", {self.text!r}"
@@ -41,17 +51,22 @@ class Segment:
 
 @dataclass(frozen=True, repr=False)
 class Found:
-    """All that a model made of a sequence. A notebook shows it in colours."""
+    """The segments that a model found in a sequence. A notebook shows them in colours.
+
+    Attributes:
+        steps: Operations, boundaries, norms and surprisal of every step.
+        layers: Segments of each layer with a detector, the lowest first.
+    """
 
     steps: Steps
-    layers: tuple[tuple[Segment, ...], ...]  # of each layer that has a detector, the lowest first
+    layers: tuple[tuple[Segment, ...], ...]
 
     def __repr__(self) -> str:
         segments = "/".join(str(len(layer)) for layer in self.layers)
         return f"{type(self).__name__}({len(self.steps.inputs)} steps, segments {segments or 'none'})"
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """The segments of all layers, a row each, in the order in which they begin. Needs pandas."""
+        """Returns a table with a row for each segment of all layers, in the order of their starts. Needs pandas."""
         import pandas
 
         surprisal = self.steps.surprisal.nan_to_num()
@@ -70,20 +85,22 @@ class Found:
 
     @property
     def updates(self) -> Updates:
-        """The paper's count."""
+        """How many layer steps were computed, as the paper counts."""
         return updates(self.steps.operations)
 
     def text_of(self, start: int, end: int) -> str | None:
-        """The text of a segment, if the sequence is one."""
+        """Returns the text from `start` to `end`, if the sequence is a text."""
         return None
 
     def tree(self, snap: bool = False) -> tuple[Segment, ...]:
-        """The segments, each with those of the layer below that lie in it.
+        """Returns the segments as a tree: each has the segments of the layer below that lie in it as children.
 
-        Layers need not nest: a layer that has just FLUSHed is asked again at the next step, and may fire inside a
-        segment of the layer below. A segment that goes over the end of one above it stands beside that, at the top.
-        With `snap` there are none: a segment that ends inside one of the layer below goes on to that one's end, so that
-        every child lies in a parent and all children of a segment fill it.
+        Layers need not nest: the detector of a layer that FLUSHes is evaluated again, and may fire inside a segment of
+        the layer below. A segment that crosses the end of one above it becomes a root.
+
+        Args:
+            snap: Extend a segment that ends inside one of the layer below to that one's end. Every child then lies in
+                a parent, and the children of a segment cover it.
         """
         below: list[Segment] = []
         for layer in snapped(self.layers, self.text_of) if snap else self.layers:

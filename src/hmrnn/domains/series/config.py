@@ -30,7 +30,7 @@ MOST_NUMBERS = 10**8  # of made series
 
 @dataclass(frozen=True)
 class SeriesModelConfig(VectorModelConfig):
-    """The shape of a model of series."""
+    """Settings of the network of a series model."""
 
     embedding_size: int = 64
     """Size of the input embedding."""

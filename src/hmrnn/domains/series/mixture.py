@@ -21,7 +21,7 @@ FACTOR_BOUND = 10.0  # of what numbers share, against what each has of its own
 
 @dataclass(frozen=True)
 class StepDensity(Density):
-    """Of D numbers."""
+    """The density of the D numbers of a step."""
 
     factors: Tensor  # (..., K, D, rank): B
 

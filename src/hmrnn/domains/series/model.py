@@ -71,7 +71,7 @@ class SeriesModel(VectorModel[StepDensity]):
             self.mean[d], self.deviation[d] = float(present.mean()), float(deviation)
 
     def embed(self, points: Tensor) -> Tensor:
-        """(..., D) -> (..., embedding_size): what the recurrent network gets."""
+        """Embeds vectors, (..., D), as the recurrent network reads them: (..., embedding_size)."""
         missing = points.isnan()
         values = self.normalised(points).masked_fill(missing, 0.0)
         return cast(Tensor, self.embedding(torch.cat([values, missing.to(values.dtype)], -1)))

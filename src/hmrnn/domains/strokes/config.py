@@ -30,7 +30,7 @@ STROKE_SETS = ("iam-ondb", "builtin")
 
 @dataclass(frozen=True)
 class StrokeModelConfig(VectorModelConfig):
-    """The shape of a model of pen strokes."""
+    """Settings of the network of a stroke model."""
 
     hidden_sizes: tuple[int, ...] = (400, 400, 400)
     """Units of each layer, the lowest first."""

@@ -32,13 +32,13 @@ def gaussian_log_prob(x: Tensor, mu: Tensor, log_sigma: Tensor, rho: Tensor) -> 
 
 @dataclass(frozen=True)
 class PointDensity(Density):
-    """Of a pen point: D is 2."""
+    """The density of a pen point: a mixture of Gaussians for the offset, and a Bernoulli variable for the pen."""
 
     rho: Tensor  # (..., K)
     pen: Tensor  # (...,): the log-odds of e
 
     def log_prob(self, points: Tensor) -> Tensor:
-        """(..., 3): x, y, pen -> (...,), in nats."""
+        """Returns the log-density of points, (..., 3) of x, y and pen, in nats: (...,)."""
         points = points.to(self.mu.dtype)  # those of a model in float16 may not hold FAR
         x, pen = points[..., :2].clamp(-FAR, FAR), points[..., 2]
         of_components = gaussian_log_prob(x.unsqueeze(-2), self.mu, self.log_sigma, self.rho)
@@ -46,7 +46,7 @@ class PointDensity(Density):
         return torch.logsumexp(self.log_pi + of_components, -1) - off_paper
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """(..., 3): a point drawn at each step."""
+        """Draws a point at each step, (..., 3)."""
         k, mu, sigma = self.drawn_component(generator)
         rho = self.rho.gather(-1, k)[..., 0]
         u, w = torch.randn(*self.pen.shape, 2, generator=generator, dtype=rho.dtype, device=rho.device).unbind(-1)
@@ -58,7 +58,7 @@ class PointDensity(Density):
 
 
 class MixtureHead(nn.Linear):
-    """(..., output_size) -> the density of the next point."""
+    """Maps the output embedding, (..., output_size), to the density of the next point."""
 
     def __init__(self, output_size: int, components: int, smallest_sigma: float = SMALLEST_SIGMA) -> None:
         super().__init__(output_size, 6 * components + 1)

@@ -35,7 +35,7 @@ TEXT_SETS = ("ptb", "text8", "enwik8", "builtin", "planted")
 
 @dataclass(frozen=True)
 class TextModelConfig(ModelConfig):
-    """The shape of a text model."""
+    """Settings of the network of a text model."""
 
     boundary_delay: Annotated[int, Suppress] = 0  # in training the text decides
     """Symbols after a segment's last one at which detectors fire: 0, or 1 for the first symbol of the next."""

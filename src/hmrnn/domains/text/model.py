@@ -27,7 +27,14 @@ from hmrnn.storage.pretrained import Pretrained
 
 @dataclass(frozen=True)
 class TextModelOutput:
-    logits: Tensor  # (T, B, symbols): unnormalised log-probabilities of the symbol after each step
+    """The output of a `TextModel`.
+
+    Attributes:
+        logits: (T, B, symbols) unnormalised log-probabilities of the symbol after each step.
+        rnn: The output of the recurrent network.
+    """
+
+    logits: Tensor
     rnn: HMLSTMOutput
 
 
@@ -57,7 +64,7 @@ class TextModel(Pretrained):
 
     @property
     def delay(self) -> int:
-        """How many symbols after a segment's last one its detector fires."""
+        """The number of symbols after the end of a segment at which its detector fires: 0 or 1."""
         return self.config.boundary_delay
 
     def forward(
@@ -96,9 +103,14 @@ class TextModel(Pretrained):
         return Piecewise(self.embedding.weight, symbols)
 
     def boundaries(self, symbols: Tensor, context: int = 0) -> Tensor | None:
-        """(T - context, B, L-1) for a model that must be given boundaries, which are those of words and sentences.
+        """Returns the boundaries of words and sentences for an HRNN; None for any other model.
 
-        symbols: (T, B), the first `context` of them what came before. None for a model that needs none.
+        Args:
+            symbols: (T, B) int64, numbers of symbols.
+            context: How many of the first symbols only serve as context.
+
+        Returns:
+            (T - context, B, L-1).
         """
         if self.config.model != "hrnn":
             return None
@@ -109,7 +121,7 @@ class TextModel(Pretrained):
         return torch.stack(rows, dim=1).to(self.embedding.weight.device)
 
     def boundaries_of(self, streams: Streams, start: int, end: int) -> Tensor | None:
-        """The same for steps `start` to `end` of streams."""
+        """Returns the boundaries of steps `start` to `end` of streams."""
         past = max(0, start - LOOKBACK)
         return self.boundaries(streams.read(past, end), start - past) if self.config.model == "hrnn" else None
 
@@ -157,7 +169,7 @@ class TextModel(Pretrained):
 
         Args:
             text: A text, or a list of texts. Each is read from a zero state.
-            vectors: Include the vector of each closed segment: the state that its layer hands up.
+            vectors: Include the vector of each closed segment: the hidden state of its layer at the boundary.
 
         Returns:
             A `Segmentation` for each text: `layers`, `tree()`, and `steps` with every step of every layer.

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Segmentation(Found):
-    """A text, and all that a model made of it."""
+    """The segments that a model found in a text, with every step of every layer."""
 
     table: Symbols  # by which its inputs are numbered
 
     @property
     def symbols(self) -> list[str]:
-        """Of bytes, those from 128 are lone surrogates, as in `Symbols`."""
+        """The symbols of the text. Bytes from 128 on are lone surrogates, as in `Symbols`."""
         return self.table.listed(self.steps.inputs)
 
     @property
     def text(self) -> str:
-        """All symbols in one: one character each, or tokens with spaces between them."""
+        """The symbols as one string, tokens with spaces between them."""
         return self.table.text(self.steps.inputs)
 
     def text_of(self, start: int, end: int) -> str | None:

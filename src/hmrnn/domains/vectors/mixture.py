@@ -21,14 +21,14 @@ FAR = 1e12  # where means and points are cut off: the square of what lies there 
 
 @dataclass(frozen=True)
 class Density(ABC):
-    """Of a vector of D numbers, at each of (...) steps: a mixture of K Gaussians, and what else there is to it."""
+    """The density of a vector of D numbers, at each of (...) steps: a mixture of K Gaussians, and what else it has."""
 
     log_pi: Tensor  # (..., K)
     mu: Tensor  # (..., K, D)
     log_sigma: Tensor  # (..., K, D)
 
     def __getitem__(self, where: Any) -> Self:
-        """Of some of the steps."""
+        """The density at some of the steps."""
         return self._map(lambda values: values[where])
 
     def to(self, *args: Any) -> Self:
@@ -58,7 +58,7 @@ class Density(ABC):
         return replace(self, log_sigma=self.log_sigma.clamp_min(math.log(sigma)))
 
     def drawn_component(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each step one component: its number (..., 1), its mean (..., D) and its deviation (..., D)."""
+        """Draws a component at each step: its number (..., 1), its mean (..., D) and its deviation (..., D)."""
         flat = self.log_pi.exp().flatten(0, -2) if self.log_pi.dim() > 1 else self.log_pi.exp().unsqueeze(0)
         k = torch.multinomial(flat, 1, generator=generator).view(*self.log_pi.shape[:-1], 1)
         own = k.unsqueeze(-1).expand(*k.shape, self.mu.shape[-1])

@@ -86,21 +86,21 @@ class VectorModel(Pretrained, Generic[Predicted]):
         return np.zeros((1, len(self.mean)), dtype=np.float32)
 
     def embed(self, points: Tensor) -> Tensor:
-        """(..., D) -> (..., embedding_size): what the recurrent network gets."""
+        """Embeds vectors, (..., D), as the recurrent network reads them: (..., embedding_size)."""
         return cast(Tensor, self.embedding(self.normalised(points)))
 
     def normalised(self, points: Tensor) -> Tensor:
-        """(..., D) -> (..., D): the coordinates in which densities are given. What lies further away than FAR is put
-        there: beyond it, a network's numbers would overflow."""
+        """Normalises vectors, (..., D). Densities are in these coordinates. Values are clipped at FAR, beyond which a
+        network's numbers would overflow."""
         far = min(FAR, torch.finfo(self.mean.dtype).max)  # float16 ends before it
         return ((points.to(self.mean.dtype) - self.mean) / self.deviation).clamp(-far, far)
 
     def in_units(self, normalised: Tensor) -> Tensor:
-        """(..., D) -> (..., D): back to the data's own units."""
+        """Maps normalised vectors, (..., D), back to the units of the data."""
         return normalised * self.deviation + self.mean
 
     def boundaries(self, points: Tensor) -> Tensor | None:
-        """(T, B, L-1) for a model that must be given boundaries."""
+        """Returns the boundaries, (T, B, L-1), for a model that needs given ones; None for any other."""
         return None
 
     def forward(
@@ -133,7 +133,7 @@ class VectorModel(Pretrained, Generic[Predicted]):
         return VectorModelOutput(self.head.density(h_e), out), state
 
     def segmentation(self, steps: Steps, layers: tuple[tuple[Segment, ...], ...], points: Line) -> LineSegmentation:
-        """What a notebook shows as a drawing depends on the domain."""
+        """Makes the result of `segment`. Each domain has its own drawing in a notebook."""
         return LineSegmentation(steps, layers, points)
 
     def log_likelihood(self, points: Line) -> float:
@@ -160,6 +160,6 @@ class VectorModel(Pretrained, Generic[Predicted]):
     def segment(self, points: Line, *, vectors: bool = False) -> LineSegmentation:
         """Finds the segments of every layer in a sequence, (T, D).
 
-        With `vectors`, each closed segment has one: the state that its layer hands up at the boundary.
+        With `vectors`, each closed segment has one: the hidden state of its layer at the boundary.
         """
         return segment_points(self, points, vectors=vectors)

@@ -59,14 +59,14 @@ class Symbols:
 
     @staticmethod
     def of(text: str | bytes) -> Symbols:
-        """The symbols of a text, sorted."""
+        """Makes a table of the characters or bytes of a text, sorted."""
         if isinstance(text, bytes):
             return Symbols(tuple(sorted(set(as_symbols(text)))), "byte")
         return Symbols(tuple(sorted(set(text))))
 
     @staticmethod
     def of_tokens(counts: Mapping[str, int], most: int) -> Symbols:
-        """The most frequent ones, in the order of their counts. If there are more than `most`, RARE is for the rest."""
+        """Makes a table of the most frequent tokens. If there are more than `most`, RARE stands for the rest."""
         table = sorted(counts, key=lambda token: (-counts[token], token))
         if len(table) > most:
             table = [*[token for token in table if token != RARE][: most - 1], RARE]
@@ -88,7 +88,7 @@ class Symbols:
 
     @cached_property
     def replacement(self) -> int:
-        """The number that stands for an unknown symbol."""
+        """The number of the symbol that replaces unknown ones."""
         for symbol in (RARE,) if self.unit == "token" else REPLACEMENTS:
             if symbol in self.by_symbol:
                 return self.by_symbol[symbol]
@@ -99,22 +99,27 @@ class Symbols:
         raise ValueError("the model knows none of U+FFFD, '?' and the space, so unknown symbols can't be replaced")
 
     def split(self, text: str | bytes) -> Sequence[str]:
-        """A text as a sequence of symbols, known or not: one character each, or tokens."""
+        """Splits a text into symbols, known or not: characters, bytes or tokens."""
         if self.unit == "byte":
             return as_symbols(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
         text = text.decode() if isinstance(text, bytes) else text
         return text.split() if self.unit == "token" else text
 
     def whole(self, text: str) -> str:
-        """The start of a text whose symbols are the same however it goes on: its last token may not be at its end."""
+        """Returns the part of a text whose symbols can't change any more: the last token may be incomplete."""
         return text[: len(text) - len(re.split(r"\s", text)[-1])] if self.unit == "token" else text
 
     def encode(self, text: str | bytes, on_unknown: OnUnknown = "error") -> Tensor:
-        """(T,) int64"""
+        """Returns the numbers of the symbols of a text, (T,) int64.
+
+        Args:
+            text: The text.
+            on_unknown: What to do with symbols that are not in the table: "error", "skip" or "replace".
+        """
         return torch.from_numpy(self.numbers(self.split(text), on_unknown))
 
     def numbers(self, symbols: Sequence[str], on_unknown: OnUnknown, start: int = 0) -> npt.NDArray[np.int64]:
-        """Of symbols, as `split` gives them. `start` is the place of the first one in the text, for an error."""
+        """Returns the numbers of symbols from `split`. `start` is the place of the first one, for an error."""
         numbers: npt.NDArray[np.int64]
         if isinstance(symbols, str):
             numbers = self.by_code[codes(symbols)]
@@ -140,7 +145,7 @@ class Symbols:
         )
 
     def named(self, symbol: str) -> str:
-        """A symbol for an error message."""
+        """Formats a symbol for an error message."""
         if self.unit == "token":
             return repr(symbol)
         if self.unit == "byte" or "\udc80" <= symbol <= "\udcff":
@@ -148,37 +153,39 @@ class Symbols:
         return f"{symbol!r} (U+{ord(symbol):04X})"
 
     def listed(self, numbers: Iterable[int] | Tensor) -> list[str]:
-        """The symbol of each number, as it stands in the table."""
+        """Returns the entry of the table for each number."""
         return [self.table[number] for number in (numbers.tolist() if isinstance(numbers, Tensor) else numbers)]
 
     def text(self, numbers: Iterable[int] | Tensor) -> str:
-        """One character of the table for each number; tokens have a space between them."""
+        """Joins the entries of the table for numbers; tokens with spaces between them."""
         return self.between.join(self.listed(numbers))
 
     @property
     def counted(self) -> str:
-        """What bits are told for: the field speaks of characters where it reads bytes, too."""
+        """The unit of bits: "token" or, also for bytes, "character"."""
         return "token" if self.unit == "token" else "character"
 
     @property
     def between(self) -> str:
-        """What stands between two symbols of a text."""
+        """The text between two symbols: a space for tokens, else nothing."""
         return " " if self.unit == "token" else ""
 
     def decode(self, numbers: Iterable[int] | Tensor) -> str:
-        """Text to read. Of bytes that are not UTF-8 it shows replacement characters."""
+        """Returns the text of numbers. Bytes that are not UTF-8 become replacement characters."""
         text = self.text(numbers)
         return text.encode("ascii", "surrogateescape").decode("utf-8", "replace") if self.unit == "byte" else text
 
     def decoder(self, begun: bool = False) -> Decoder:
-        """`begun`: for what follows other symbols of a text."""
+        """Returns a decoder that works symbol by symbol. `begun`: other symbols came before."""
         return Decoder(self, begun)
 
     def to_json(self) -> str:
+        """Returns the content of `symbols.json`."""
         return json.dumps({"format_version": 1, "unit": self.unit, "symbols": self.table}, indent=0) + "\n"
 
     @staticmethod
     def from_json(text: str) -> Symbols:
+        """Reads the content of `symbols.json`."""
         content = json.loads(text)
         if not isinstance(content, dict) or content.get("format_version") != 1:
             raise ValueError("not a table of symbols of format_version 1")
