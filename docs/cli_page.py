@@ -7,6 +7,7 @@ import io
 import json
 import os
 import tempfile
+import textwrap
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -17,7 +18,7 @@ from hmrnn.cli.read import COMMANDS
 from hmrnn.domains import DOMAINS
 
 OTHERS = ("plot", "bench", "build")  # commands whose flags do not depend on a kind of sequence
-COLUMNS = "100"
+COLUMNS = 80  # what fits beside the navigation
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -47,12 +48,18 @@ def run_of(kind: str) -> str:
 
 
 def block(*words: str) -> str:
-    return f"```text\n{shown(*words).strip()}\n```"
+    lines = (line for own in shown(*words).strip().splitlines() for line in wrapped(own))
+    return "```text\n" + "\n".join(lines) + "\n```"
+
+
+def wrapped(line: str) -> list[str]:
+    """tyro leaves it to the terminal to wrap what stands outside of its tables."""
+    return textwrap.wrap(line, COLUMNS) if len(line) > COLUMNS and not line.startswith(" ") else [line]
 
 
 def shown(*words: str) -> str:
     out, before = io.StringIO(), os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = COLUMNS
+    os.environ["COLUMNS"] = str(COLUMNS)
     try:
         with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
             dispatch([*words, "--help"])

@@ -245,7 +245,7 @@ class TrainingConfig:
     """Number of epochs. Fractions are allowed."""
     minutes: float | None = None
     """Stop after this many minutes of training. The learning rate then decays by the clock.
-    On the command line, --minutes alone lifts the limit of epochs."""
+    On the command line, --minutes alone removes the limit of epochs."""
     checkpoint_minutes: float | None = None
     """Minutes between checkpoints. By default seconds at first, 5 minutes in long runs, at most 2 % of the time."""
     seed: int = 0

@@ -81,7 +81,7 @@ def fields_of(kind: type, default: object) -> tuple[StructFieldSpec, ...]:
     return spec.fields
 
 
-UNSET = arg(help_behavior_hint="")  # the text says what happens without the flag
+UNSET = arg(help_behavior_hint="(optional)")  # the text says what happens without the flag
 Dir = Annotated[Path, shown_as("DIR", Path)]
 NameOrFile = Annotated[str, shown_as("NAME|FILE", str)]
 
