@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -150,9 +151,7 @@ def test_building_beforehand(tmp_path, compiler):
     assert again.stdout == f"{answer['library']}: there already\n"
     failed = run_process("build", env={**environment, "CXX": "/nowhere/c++"})
     assert failed.returncode == 1
-    assert failed.stderr == (
-        "hmrnn: the native engine is not available: there is no C++ compiler (/nowhere/c++ was not found; set CXX)\n"
-    )
+    assert re.fullmatch(r"hmrnn: .*\bnative\b.*/nowhere/c\+\+.*\bCXX\b.*\n", failed.stderr)
 
 
 def test_nothing_is_built_on_import(tmp_path):

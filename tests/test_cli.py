@@ -94,7 +94,7 @@ def test_eval(trained, tmp_path):
     assert (answer["split"], answer["symbols"], answer["streams"]) == ("test", 1500, 1)
     assert f"{answer['bits_per_character']:.4f} bits per character" in run("eval", str(trained)).stdout
     many = run("eval", str(trained), "--streams", "5", "--split", "valid").stdout
-    assert "5 streams: each but the first starts without a past" in many
+    assert re.search(r"\(5 streams\b", many)
 
 
 def test_eval_knows_the_runs_own_text(trained, tmp_path):
@@ -155,7 +155,7 @@ def test_eval_beside_the_plain_figure(trained, parts_read):
     assert (dynamic["chosen"], dynamic["chosen_on"], dynamic["window"]) == (["eta", "lambda"], on, 100)
     assert dynamic["bits_per_character"] < plain["bits_per_character"]
     assert dynamic["temperature"]["chosen_on"] == on
-    assert "choosing eta and lambda on the first 1,500 symbols of the validation part" in done.stderr
+    assert re.search(r"eta and lambda .*\b1,500 symbols of the validation part", done.stderr)
     assert parts_read.index("test") > max(i for i, part in enumerate(parts_read) if part != "test"), "not to choose on"
     assert set(parts_read) == {"train", "valid", "test"}
     parts_read.clear()
@@ -180,7 +180,8 @@ def test_eval_beside_the_plain_figure(trained, parts_read):
         )
     ]
     assert "with temperature" in shown[1]
-    assert "with dynamic evaluation: it goes on learning" in shown[2]
+    assert "with dynamic evaluation" in shown[2]
+    assert "temperature" not in shown[2]
     assert "with dynamic evaluation and temperature" in shown[3]
 
 
@@ -214,7 +215,7 @@ def test_what_learns_needs_the_text_that_the_model_was_trained_on(trained, tmp_p
         for flags in (["--dynamic", "0.001", "--decay", "0"], ["--temperature", "auto"]):
             done = run(*arguments, *flags)
             assert done.returncode == 1
-            assert re.match(rf"hmrnn: --dynamic, and --temperature auto, need the text that .*{why}", done.stderr)
+            assert re.fullmatch(rf"hmrnn: .*--dynamic.*--temperature auto.*{why}.*\n", done.stderr)
             assert "Traceback" not in done.stderr
         assert json.loads(run(*arguments, "--temperature", "1.5", "--json").stdout)["temperature"]["temperature"] == 1.5
 
@@ -226,7 +227,7 @@ def test_eval_refuses_the_runs_own_text_once_it_has_changed(tmp_path):
     (tmp_path / "text.txt").write_text("A " + builtin_text()[:3000])
     done = run("eval", "run", cwd=tmp_path)
     assert done.returncode == 1
-    assert "text.txt has changed since run was trained on it" in done.stderr
+    assert re.search(r"text\.txt .*\bchanged\b", done.stderr)
 
 
 def test_eval_of_another_text_with_unknown_symbols(trained, tmp_path):
@@ -234,7 +235,7 @@ def test_eval_of_another_text_with_unknown_symbols(trained, tmp_path):
     other.write_text("The value of 雪 is none.\n" * 10)
     refused = run("eval", str(trained), "--data", str(other))
     assert refused.returncode == 1
-    assert f"{other}: the symbol '雪' (U+96EA) at position 13 is not among" in refused.stderr
+    assert re.search(rf"{re.escape(str(other))}: .*'雪' \(U\+96EA\) at position 13\b.*--on-unknown", refused.stderr)
     for policy, symbols in (("skip", 230), ("replace", 240)):
         done = run("eval", str(trained), "--data", str(other), "--on-unknown", policy, "--json")
         assert (json.loads(done.stdout)["symbols"], json.loads(done.stdout)["split"]) == (symbols, "all")

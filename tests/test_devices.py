@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -135,7 +137,7 @@ class TestGoingOn:
         outcome = train_run(settings(text_file, epochs=1.0), tmp_path, resume=True)
         told = capsys.readouterr().err
         assert outcome.update == 12
-        assert "warning: device was cuda (Some GPU) and is cpu now: the last bits will differ" in told
+        assert re.search(r"warning: device .*\bcuda \(Some GPU\).*\bcpu\b", told)
         assert "engine native" in told, "an engine of the GPU is not asked for on the CPU"
 
     def test_a_run_that_stays_where_it_is_says_nothing(self, text_file, tmp_path, capsys):
@@ -158,5 +160,5 @@ def test_a_report_for_a_gpu(monkeypatch, capsys):
     told = capsys.readouterr().out
     for name in ("torch.nn.LSTM", "reference", "triton ", "triton bfloat16"):
         assert told.count(f"\n  {name}") >= 2, name
-    assert "not measured: triton graph: CUDA graphs need a CUDA device" in told
+    assert re.search(r"not measured: triton graph: .*\bCUDA device", told)
     assert '"training": {"torch.nn.LSTM": ' in told.splitlines()[-1]

@@ -194,7 +194,7 @@ class TestOutput:
     @pytest.mark.parametrize("packed", [False, True])
     def test_who_takes_it_for_a_tensor_is_told(self, use, packed):
         x = pack_sequence(sequences(), enforce_sorted=False) if packed else sequences()[0]
-        with pytest.raises(TypeError, match=r"is no tensor: \.last has the hidden states of the top layer, \.h"):
+        with pytest.raises(TypeError, match=r"no tensor: \.last .*\.h\b"):
             use(network()(x)[0])
 
     def test_rates_count_steps_that_are_not_padded(self):

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import random
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -167,7 +168,7 @@ def test_what_was_restored_is_told(text_file, tmp_path, capfd):
     train_run(settings(text_file, epochs=1.5), tmp_path, resume=True)
     said = capfd.readouterr().err
     assert f"after update {UPDATES} (epoch 1.00" in said
-    assert "weights, optimiser, recurrent state and random state" in said
+    assert re.search(r"restored: .*weights.*optimiser.*recurrent state.*random state", said)
 
 
 def test_what_can_not_be_resumed(text_file, tmp_path):
@@ -186,7 +187,7 @@ def test_what_can_not_be_resumed(text_file, tmp_path):
             train_run(wrong, tmp_path / "run", resume=True)
     before = text_file.read_text()
     text_file.write_text(before[::-1])
-    with pytest.raises(ValueError, match=r"text\.txt: this is not what .*run was trained on"):
+    with pytest.raises(ValueError, match=r"text\.txt: .*run\b.*\bchanged"):
         train_run(run, tmp_path / "run", resume=True)
     text_file.write_text(before)
 
@@ -236,8 +237,8 @@ def test_another_engine_or_number_of_threads_is_told(text_file, tmp_path, capfd)
     finally:
         torch.set_num_threads(threads)
     said = capfd.readouterr().err
-    assert "warning: engine was events and is reference now: the last bits will differ" in said
-    assert f"warning: threads was {threads} and is {threads + 1} now" in said
+    assert re.search(r"warning: engine .*\bevents\b.*\breference\b", said)
+    assert re.search(rf"warning: threads .*\b{threads}\b.*\b{threads + 1}\b", said)
 
 
 def test_the_slope_is_restored(text_file, tmp_path):
@@ -314,7 +315,7 @@ def test_a_damaged_or_hostile_checkpoint_is_refused(text_file, tmp_path, damage,
 def test_two_processes_can_not_train_into_one_run(text_file, tmp_path):
     with (
         checkpoint.locked(tmp_path / "run"),
-        pytest.raises(ValueError, match="run: another process is training into this run"),
+        pytest.raises(ValueError, match="run: another process"),
     ):
         train_run(settings(text_file), tmp_path / "run")
 

@@ -90,15 +90,13 @@ def test_a_finished_run_says_what_to_give(text_file, tmp_path, monkeypatch):
         patch.setattr(Training, "validate", lambda self: pytest.fail("nothing has changed that could be validated"))
         done = run("train", "text", "--resume", "run", cwd=tmp_path)
     assert re.fullmatch(
-        r"nothing was done: all epochs are done \(1.5 epochs, .*\). To go on, give more: --epochs N or --minutes N\n",
+        r"nothing was done: .*\(1\.5 epochs, .*\).*--epochs N or --minutes N\n",
         done.stdout,
     )
     assert "cooled" not in done.stderr
     again = run("train", "text", "--resume", "run", "--epochs", "3", cwd=tmp_path)
     assert again.returncode == 0
-    assert re.search(
-        r"warning: the learning rate had cooled down to 0, and starts again at 0.004, since the run ends", again.stderr
-    )
+    assert re.search(r"warning: the learning rate .*\b0,.*\b0\.004\b", again.stderr)
 
 
 def test_a_run_that_has_converged_does_not_go_on(text_file, tmp_path, monkeypatch):

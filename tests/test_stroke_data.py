@@ -219,9 +219,7 @@ def test_a_damaged_line_is_named_and_counted(unpacked):
 
 
 def test_what_is_not_there_or_not_whole(tmp_path, packed, monkeypatch):
-    with pytest.raises(
-        ValueError, match=r"no lineStrokes-all.tar.gz and no folder lineStrokes in .*heia-fr.ch.*data_dir"
-    ):
+    with pytest.raises(ValueError, match=r"lineStrokes-all\.tar\.gz .*lineStrokes .*heia-fr\.ch.*data_dir"):
         iam_data(tmp_path / "nowhere")
     (tmp_path / "empty" / "lineStrokes").mkdir(parents=True)
     with pytest.raises(ValueError, match="no line of handwriting"):
@@ -241,7 +239,7 @@ def test_division_by_writer(unpacked):
         "testset_v.txt": " a01-003u\n",
         "testset_f.txt": "a01-004u",
     }
-    with pytest.raises(ValueError, match=r"trainset.txt: the division by writer needs"):
+    with pytest.raises(ValueError, match=r"trainset\.txt.*by writer"):
         iam_data(unpacked, division="by-writer")
     for name, content in lists.items():
         (unpacked / name).write_text(content)
@@ -290,12 +288,12 @@ def test_few_lines_are_divided_too(lines):
 def test_too_few_lines_are_refused(tmp_path):
     path = tmp_path / "mine.jsonl"
     path.write_text("[[[0, 0], [1, 1]]]\n" * 2 + "[[[0, 0]]]\n")
-    with pytest.raises(ValueError, match="2 of 3 are long enough, and none is left for train"):
+    with pytest.raises(ValueError, match=r"2 of 3 .*\btrain.*shortest"):
         load_strokes(StrokeDataConfig(str(path)))
     path.write_text("\n")
     with pytest.raises(ValueError, match="empty"):
         load_strokes(StrokeDataConfig(str(path)))
-    with pytest.raises(ValueError, match=r"there is no such file or folder, and it is not one of .*iam-ondb, builtin"):
+    with pytest.raises(ValueError, match=r"nothing: there is no such file .*iam-ondb, builtin"):
         load_strokes(StrokeDataConfig(str(tmp_path / "nothing")))
     with pytest.raises(ValueError, match="not a regular file"):
         load_strokes(StrokeDataConfig(str(tmp_path)))

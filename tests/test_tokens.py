@@ -52,7 +52,7 @@ def trained(music) -> Path:
     flags = f"--symbols tokens --most-symbols 12 --epochs 2 {SMALL}"
     done = run("train", "text", "--data", "music.txt", *flags.split(), "--out", "run", cwd=music.parent)
     assert done.returncode == 0, done.stderr
-    assert f"12 distinct tokens, one of them, {RARE}, for all that are rarer: 0." in done.stderr
+    assert re.search(rf"12 distinct tokens.*{RARE}.*: 0\.", done.stderr)
     return music.parent / "run"
 
 
@@ -82,7 +82,7 @@ def test_rare_tokens_share_one():
     assert symbols.encode("a c\n b  never a").tolist() == [0, 2, 1, 2, 0]
     assert symbols.decode([0, 2, 1]) == f"a {RARE} b"
     assert Symbols.of_tokens({**counts, RARE: 9}, 3).table == ("a", "b", RARE)  # as a text may have one already
-    with pytest.raises(ValueError, match=r"the symbol 'never' at position 1 is not among the 5 symbols"):
+    with pytest.raises(ValueError, match=r"'never' at position 1 .*\b5 symbols"):
         Symbols.of_tokens(counts, 5).encode("a never")
 
 
@@ -179,7 +179,7 @@ def test_scores_of_tokens(trained, music):
     assert always["precision"] == pytest.approx((lines - 1) / (found["symbols"] - 1))
     refused = run("score", str(trained))
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert "where segments of tokens end: --gold" in refused.stderr
+    assert "--gold" in refused.stderr
 
 
 def test_figures_of_tokens(trained, tmp_path):
@@ -205,7 +205,7 @@ def test_an_hrnn_has_no_words_in_tokens(music, tmp_path):
     flags = f"--symbols tokens --model hrnn {SMALL}".split()
     done = run("train", "text", "--data", str(music), *flags, "--out", str(tmp_path / "run"))
     assert done.returncode == 1
-    assert "a text of characters gives an HRNN boundaries" in done.stderr
+    assert re.search(r"characters .*\bHRNN\b", done.stderr)
 
 
 def test_bits_per_token_are_not_drawn_beside_bits_per_character(trained, text_file, tmp_path):
