@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from tyro.conf import OmitArgPrefixes, Suppress, arg
+from tyro.conf import Suppress, arg
 
 Boundary = Literal["step", "sample", "soft"]
 CopyBoundary = Literal["recompute", "hold"]
@@ -127,13 +127,14 @@ class ModelConfig:
     """Precision of matrix products. bfloat16 rounds their operands; everything else stays float32.
     auto uses bfloat16 where the processor is faster with it."""
     weight_drop: float = 0.0
-    """Training: share of the weights in W, U and V set to 0, anew for each window. Detectors keep theirs."""
+    """Dropout of weights in training: share of W, U and V set to 0, a new mask for each window. Not for detectors."""
     embedding_dropout: float = 0.0
-    """Training: share of the units of the input embedding set to 0, anew for each sequence and window."""
+    """Dropout of the input embedding in training: share of its units set to 0, one mask for a sequence and window."""
     dropout: float = 0.0
-    """Training: share of a layer's units that the layer above sees as 0, anew for each sequence and window."""
+    """Dropout between layers in training: share of units set to 0 for the layer above, one mask for a sequence and
+    window. Detectors see all units."""
     output_dropout: float = 0.0
-    """Training: share of the units of the output embedding set to 0, anew for each step."""
+    """Dropout of the output embedding in training: share of its units set to 0, a new mask for each step."""
 
     def __post_init__(self) -> None:
         check_size("embedding_size", self.embedding_size, MOST_UNITS)
@@ -221,14 +222,14 @@ class TrainingConfig:
     """Decay of the exponential moving average of the weights, for instance 0.999; 0 for none.
     Validation and best/ use the average."""
     gradient_clip: float = 1.0
-    """Largest norm of the gradient; larger gradients are scaled down."""
+    """Largest norm of the gradient. Larger gradients are scaled down."""
     slope_per_epoch: float = 0.04
     """Slope annealing: how much the slope of the detectors rises with each epoch, from 1."""
     slope_limit: float = 5.0
     """Slope annealing: the largest slope."""
     detector_radius: float | None = None
-    """Radius of the norm ball of the weights into each detector; 0 for none.
-    By default it depends on the units of the layer."""
+    """Largest norm of the weights into each detector; 0 for no limit. By default 11.3 / sqrt(units), at most 1.94.
+    Reduce it if gradients explode."""
     target_rate: float | Literal["auto"] = "auto"
     """Share of the steps at which the first detector should fire: 0.2 for segments of 5 steps. Each detector above
     fires a quarter as often as the one below. auto finds the rates of all layers in the training text; 0.25 where there
@@ -336,10 +337,9 @@ class RunConfig:
     """All that decides what comes of a training run. Each kind of sequence has its own."""
 
     kind: ClassVar[str]
-    # name="": on the command line these are --data, --hidden-sizes, --epochs, without a prefix
-    data: Annotated[DataConfig, arg(name="")]
-    model: Annotated[ModelConfig, OmitArgPrefixes]
-    training: Annotated[TrainingConfig, OmitArgPrefixes]
+    data: DataConfig
+    model: ModelConfig
+    training: TrainingConfig
 
 
 NEVER = 10**6  # validations, epochs

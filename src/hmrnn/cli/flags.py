@@ -67,7 +67,7 @@ class Command(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Command):
-    run: Annotated[RunConfig, arg(name="")]
+    run: RunConfig
     preset: str | None = None
     """Start from these settings."""
     out: Dir | None = None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
-
-from tyro.conf import OmitArgPrefixes, arg
+from typing import ClassVar
 
 from hmrnn.config import (
     MOST_LAYERS,
@@ -142,9 +140,9 @@ class SeriesRunConfig(RunConfig):
     """All that decides what comes of a training run on series."""
 
     kind: ClassVar[str] = "series"
-    data: Annotated[SeriesDataConfig, arg(name="")] = field(default_factory=SeriesDataConfig)
-    model: Annotated[SeriesModelConfig, OmitArgPrefixes] = field(default_factory=SeriesModelConfig)
-    training: Annotated[TrainingConfig, OmitArgPrefixes] = field(default_factory=training)
+    data: SeriesDataConfig = field(default_factory=SeriesDataConfig)
+    model: SeriesModelConfig = field(default_factory=SeriesModelConfig)
+    training: TrainingConfig = field(default_factory=training)
 
 
 PRESETS: Mapping[str, SeriesRunConfig] = {"small": SeriesRunConfig()}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-from tyro.conf import arg
+from typing import Literal
 
 from hmrnn.cli import flags
 from hmrnn.cli.metavars import NameOrFile
@@ -28,7 +26,7 @@ class Train(flags.Train):
         "train series --data builtin --out runs/motifs",
         "train series --data mine.csv --columns x1 x2 --target-rate 0.1 --out runs/mine",
     )
-    run: Annotated[SeriesRunConfig, arg(name="")]
+    run: SeriesRunConfig
     preset: Literal["small"] | None = None
     """Settings by name. small: for a laptop."""
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
-
-from tyro.conf import OmitArgPrefixes, arg
+from typing import ClassVar, Literal
 
 from hmrnn.config import (
     LONGEST,
@@ -93,7 +91,7 @@ class StrokeDataConfig(DataConfig):
     division_seed: int = 0
     """Random seed of the shuffled split."""
     scaling: float = 0.0
-    """Training: scale each line by a random factor of up to 1 plus or minus this, anew in each epoch."""
+    """In training, scale each line by a random factor between 1 - this and 1 + this, a new one in each epoch."""
     late_window: tuple[int, int] | None = None
     """Two numbers: from this epoch on, counted from 0, windows have this many steps."""
     writing: WritingConfig = field(default_factory=WritingConfig)
@@ -113,11 +111,9 @@ class StrokeRunConfig(RunConfig):
     """All that decides what comes of a training run on pen strokes."""
 
     kind: ClassVar[str] = "strokes"
-    data: Annotated[StrokeDataConfig, arg(name="")] = field(default_factory=StrokeDataConfig)
-    model: Annotated[StrokeModelConfig, OmitArgPrefixes] = field(default_factory=StrokeModelConfig)
-    training: Annotated[TrainingConfig, OmitArgPrefixes] = field(
-        default_factory=lambda: TrainingConfig(target_rate=0.25, uncertainty_weight=0.0)
-    )
+    data: StrokeDataConfig = field(default_factory=StrokeDataConfig)
+    model: StrokeModelConfig = field(default_factory=StrokeModelConfig)
+    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(target_rate=0.25, uncertainty_weight=0.0))
 
 
 PRESETS: Mapping[str, StrokeRunConfig] = {

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-from tyro.conf import arg
+from typing import Literal
 
 from hmrnn.cli import flags
 from hmrnn.cli.metavars import NameOrFile
@@ -26,7 +24,7 @@ class Train(flags.Train):
         "train strokes --data builtin --minutes 3 --out runs/letters",
         "train strokes --resume runs/letters",
     )
-    run: Annotated[StrokeRunConfig, arg(name="")]
+    run: StrokeRunConfig
     preset: Literal["small", "iam-ondb", "paper-iam-ondb"] | None = None
     """Settings by name. small: for a laptop. iam-ondb: the best that we know. paper-iam-ondb: what the paper did. By
     default the one with the name of the data, or small."""

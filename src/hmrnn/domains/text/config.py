@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from tyro.conf import OmitArgPrefixes, Suppress, arg
+from tyro.conf import Suppress
 
 from hmrnn.config import (
     MOST_SYMBOLS,
@@ -127,9 +127,9 @@ class TextRunConfig(RunConfig):
     """All that decides what comes of a training run on text."""
 
     kind: ClassVar[str] = "text"
-    data: Annotated[TextDataConfig, arg(name="")] = field(default_factory=TextDataConfig)
-    model: Annotated[TextModelConfig, OmitArgPrefixes] = field(default_factory=TextModelConfig)
-    training: Annotated[TrainingConfig, OmitArgPrefixes] = field(default_factory=TrainingConfig)
+    data: TextDataConfig = field(default_factory=TextDataConfig)
+    model: TextModelConfig = field(default_factory=TextModelConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Train(flags.Train):
         "train text --resume runs/novel",
         "train text --preset ptb --data ptb --data-dir DIR --out runs/ptb",
     )
-    run: Annotated[TextRunConfig, arg(name="")]
+    run: TextRunConfig
     preset: Literal["small", "ptb", "text8", "enwik8", "paper-ptb", "paper-text8", "paper-enwik8"] = "small"
     """Settings by name. small: for a laptop. ptb, text8, enwik8: the best that we know. paper-…: what the paper did."""
 
