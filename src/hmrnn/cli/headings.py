@@ -81,7 +81,7 @@ def under_headings(info: StructTypeInfo) -> StructConstructorSpec | None:
         kind: Any = type(heading, (Part,), {"fields": tuple(fields[name] for name in flags)})
         about, _ = HEADINGS[heading]
         marked = Annotated[kind, OmitArgPrefixes, arg(name=heading)]
-        shown.append(StructFieldSpec(part_of(heading), marked, MISSING_NONPROP, about))  # type: ignore[arg-type]
+        shown.append(StructFieldSpec(part_of(heading), marked, MISSING_NONPROP, about))
     shown += [field for field in fields.values() if nested(field)]
     return StructConstructorSpec(instantiate=made, fields=tuple(shown))
 
