@@ -1,7 +1,7 @@
 """The headings of `hmrnn train --help`, and the order of the flags below each.
 
-tyro gives each dataclass a heading of its own. A reader looks for settings by topic, and a topic may need fields of
-several dataclasses. So the fields are regrouped here. What is parsed is the same `Train` as without this file.
+tyro gives each dataclass a heading of its own, and its name as a prefix of its flags. A reader looks for settings by
+topic, and a topic may need fields of several dataclasses. So the fields are regrouped here, without prefixes.
 """
 
 from __future__ import annotations

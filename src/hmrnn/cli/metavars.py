@@ -47,6 +47,11 @@ def plain(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     return PLAIN.get(info.type)
 
 
+UNSET = arg(help_behavior_hint="(optional)")  # the text says what happens without the flag
+RARE = ("vectors", "data_dir", "json")
+_asked: list[type] = []
+
+
 @REGISTRY.struct_rule
 def readable(info: StructTypeInfo) -> StructConstructorSpec | None:
     if not is_dataclass(info.type) or info.type in _asked:
@@ -59,10 +64,6 @@ def readable(info: StructTypeInfo) -> StructConstructorSpec | None:
     assert isinstance(spec, StructConstructorSpec)
     usual_first = sorted(spec.fields, key=lambda field: field.name in RARE)
     return replace(spec, fields=tuple(map(readable_field, usual_first)))
-
-
-_asked: list[type] = []
-RARE = ("vectors", "data_dir", "json")
 
 
 def readable_field(field: StructFieldSpec) -> StructFieldSpec:
@@ -81,7 +82,6 @@ def fields_of(kind: type, default: object) -> tuple[StructFieldSpec, ...]:
     return spec.fields
 
 
-UNSET = arg(help_behavior_hint="(optional)")  # the text says what happens without the flag
 Dir = Annotated[Path, shown_as("DIR", Path)]
 NameOrFile = Annotated[str, shown_as("NAME|FILE", str)]
 
