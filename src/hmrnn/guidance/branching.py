@@ -5,7 +5,8 @@
 2. Cut again. The segments of that cut are a lexicon. The text is cut again into the cheapest sequence of its segments.
 3. Layers. The same is done to the sequence of segments, as if they were symbols, as long as that shortens the code: the
    text as tokens of the topmost layer, its distinct segments spelled in those of the layer below, down to symbols.
-   Of all rates the one wins whose hierarchy has the fewest bits.
+   Of all rates the one wins whose hierarchy has the fewest bits; with several layers, of its lowest layer, the one
+   that spells the distinct segments of the layer above with the fewest.
 4. Projection. A detector sees only the past. What it is taught is how often a segment ends after the last few symbols.
 """
 
@@ -30,7 +31,6 @@ RATES_ABOVE = (0.15, 0.18, 0.21, 0.25, 0.29, 0.33, 0.37, 0.42, 0.5, 0.6)  # of s
 CONTEXTS_ABOVE = (1, 2)
 ROUNDS = 3  # of cutting again, at most
 MOST_LAYERS = 4
-ABOUT = 1.02  # codes of several layers that are so many times as long as the shortest are about as short
 PROMISING = 5  # cuts of a sequence of segments that are cut again
 PAST = 5  # symbols that a detector's targets depend on
 MOST_PAST = 16  # symbols of any context or past in a file
@@ -147,18 +147,15 @@ class Branching:
 
 
 def best_hierarchy(numbers: Integers, alphabet: int, line_end: int | None, rates: Sequence[float]) -> Hierarchy:
-    """All rates are tried on the first symbols, and from the best of them downhill on all symbols.
-
-    The longer a text, the longer the segments that pay. With several layers the codes of all rates lie close together,
-    and what the uppermost layer gets wrong decides between them: there the finest wins that is about as short.
-    """
+    """All rates are tried on the first symbols, and from the best of them downhill on all symbols: the longer a text,
+    the longer the segments that pay."""
     hard = numbers == (-1 if line_end is None else line_end)
-    tried = [build(start) for start in starts(Text(numbers[:TRIED], alphabet, hard[:TRIED]), rates)]
+    first = Text(numbers[:TRIED], alphabet, hard[:TRIED])
+    tried = [build(start) for start in starts(first, rates)]
     at = min(reversed(range(len(rates))), key=lambda i: tried[i].bits)  # of equals the last: the next may be better
     layers = len(tried[at].cuts)
     if layers > 1:
-        about = [i for i, one in enumerate(tried) if len(one.cuts) > 1 and one.bits <= ABOUT * tried[at].bits]
-        at = max(about, key=lambda i: tried[i].rates[0])
+        at = best_below(first, tried[at].cuts[1], [one.cuts[0] for one in tried])
     if len(numbers) <= TRIED:
         return tried[at]
     text = Text(numbers, alphabet, hard)
@@ -172,6 +169,20 @@ def best_hierarchy(numbers: Integers, alphabet: int, line_end: int | None, rates
         while 0 <= at + step < len(rates) and (next_one := hierarchy(at + step)).bits < best.bits:
             best, at = next_one, at + step
     return best
+
+
+def best_below(text: Text, above: Ends, cuts: Sequence[Ends]) -> int:
+    """Which of the cuts spells the distinct segments of the layer above with the fewest bits.
+
+    The code of the whole text can't tell: nearly all of it are tokens of the layer above, each of whose few mistakes
+    costs more than the spelling of its lexicon.
+    """
+    lexicon = text.lexicon(above)
+    spellings = [np.arange(start, end) for start, end in zip(lexicon.starts, lexicon.ends, strict=True)]
+    places = np.concatenate(spellings)
+    last = np.isin(places, lexicon.ends - 1)
+    distinct = Text(text.symbols[places], text.alphabet, last)
+    return min(range(len(cuts)), key=lambda i: distinct.bits(cuts[i][places] | last))
 
 
 def all_evidence(text: Text) -> Mapping[tuple[int, Direction], Floats]:
