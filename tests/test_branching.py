@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.domains.text.data.planted import planted
 from hmrnn.guidance import branching
 from hmrnn.guidance.branching import PAST, Branching, bits_of_ends, tables_of
-from hmrnn.guidance.cuts import Text, cheapest, entropy_after, keys_of
+from hmrnn.guidance.cuts import DOUBT, Text, cheapest, entropy_after, keys_of
 from hmrnn.guidance.last_three import LastThree
 from hmrnn.training import run as runs
 from hmrnn.training.checkpoint import load_run
@@ -56,17 +56,21 @@ def test_the_entropy_of_what_follows(symbols, length):
 
 @given(texts, st.data())
 def test_the_bits_of_a_cut(symbols, data):
-    """The text as tokens, and each distinct segment spelled in symbols and one more that is uniform."""
+    """The text as tokens, and each distinct segment spelled once: its symbols and its end, each after the one before
+    it, in counts of all spellings that leave this pair out."""
     cut = np.array(data.draw(st.lists(st.booleans(), min_size=len(symbols), max_size=len(symbols))))
     cut[-1] = True
     segments, start = [], 0
     for end in np.flatnonzero(cut) + 1:
         segments.append(tuple(symbols[start:end]))
         start = end
-    tokens, letters = Counter(segments), Counter(symbols)
+    tokens = Counter(segments)
     bits = sum(-n * math.log2(n / len(segments)) for n in tokens.values())
-    for segment in tokens:
-        bits += math.log2(3) + sum(-math.log2(letters[symbol] / len(symbols)) for symbol in segment)
+    spelled = [part for segment in tokens for part in (*segment, "end")]
+    parts, pairs, befores = Counter(spelled), Counter(pairwise(["end", *spelled])), Counter(["end", *spelled[:-1]])
+    for before, part in pairwise(["end", *spelled]):
+        share = (parts[part] - 1 + DOUBT / 4) / (len(spelled) - 1 + DOUBT)
+        bits -= math.log2((pairs[before, part] - 1 + DOUBT * share) / (befores[before] - 1 + DOUBT))
     assert no_hard_ends(symbols).bits(cut) == pytest.approx(bits)
 
 
@@ -125,11 +129,14 @@ def test_ends_that_nothing_predicts_cost_a_bit_each():
 
 
 def test_a_rare_segment_falls_apart_where_its_spelling_counts():
-    symbols = np.array([*range(32)] * 12)  # sixteen words of two symbols
-    cut = np.array([False, True] * 16 * 12)
-    joined = np.array([1, 33])  # twice, the first two of them are one segment
+    draw = np.random.default_rng(0)
+    words, tokens = draw.integers(0, 20, size=(40, 5)), draw.integers(0, 40, size=600)
+    tokens[[0, 1, 300, 301]] = 0, 1, 0, 1
+    symbols = words[tokens].ravel()
+    cut = np.arange(len(symbols)) % 5 == 4
+    joined = np.array([4, 1504])  # twice, these two words are one segment
     cut[joined] = False
-    text = Text(symbols, 32, np.zeros(len(symbols), dtype=bool))
+    text = Text(symbols, 20, np.zeros(len(symbols), dtype=bool))
     assert not text.cut_again(cut, with_lexicon=False)[joined].any()
     again = text.cut_again(cut, with_lexicon=True)
     assert again[joined].all()
@@ -171,7 +178,7 @@ def test_evidence_is_how_often_a_segment_ended_after_the_last_symbols(symbols, d
             return sum(ends) / len(ends)
         seen = [e for i, e in enumerate(ends) if tuple(padded[i + 1 + PAST - len(run) : i + 1 + PAST]) == run]
         shorter = share(run[1:])
-        return shorter if len(seen) < 2 else (sum(seen) + branching.DOUBT * shorter) / (len(seen) + branching.DOUBT)
+        return shorter if len(seen) < 2 else (sum(seen) + DOUBT * shorter) / (len(seen) + DOUBT)
 
     found = teacher.evidence(np.array([read, read]).T)
     for i, row in enumerate(found):
@@ -211,6 +218,19 @@ def test_words_of_any_language_are_found_without_being_told_how_long_they_are(le
     assert f1(hierarchy.cuts[0], ends) > least
     assert hierarchy.cuts[0][symbols == letters].all(), "nothing goes on after a line's end"
     assert hierarchy.rates[0] == pytest.approx(ends.mean(), rel=0.35)
+
+
+@pytest.mark.parametrize("words", [15, None], ids=["phrases of words", "phrases of letters"])
+def test_the_lowest_layer_spells_the_lexicon_above_it_with_the_fewest_bits(words):
+    """Or there is none."""
+    draw = np.random.default_rng(0)
+    letters = draw.integers(0, 20, size=(words, 5))[draw.integers(0, words, size=(60, 3))] if words else None
+    phrases = draw.integers(0, 20, size=(60, 15)) if letters is None else letters.reshape(60, 15)
+    symbols = phrases[draw.integers(0, 60, size=900)].ravel()
+    text = Text(symbols, 20, np.zeros(len(symbols), dtype=bool))
+    place = np.arange(len(symbols)) % 15
+    cuts = [np.isin(place, ends) for ends in ([14], [7, 14], [4, 9, 14], [2, 4, 7, 9, 12, 14])]
+    assert branching.best_below(text, cuts[0], cuts) == (2 if words else None)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -5,20 +5,21 @@
 2. Cut again. The segments of that cut are a lexicon. The text is cut again into the cheapest sequence of its segments.
 3. Layers. The same is done to the sequence of segments, as if they were symbols, as long as that shortens the code: the
    text as tokens of the topmost layer, its distinct segments spelled in those of the layer below, down to symbols.
-   Of all rates the one wins whose hierarchy has the fewest bits.
+   Of all rates the one wins whose hierarchy has the fewest bits; with several layers, of its lowest layer, the one
+   that spells the distinct segments of the layer above with the fewest.
 4. Projection. A detector sees only the past. What it is taught is how often a segment ends after the last few symbols.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hmrnn.guidance.cuts import STRETCH, Ends, Floats, Integers, Keys, Text, entropy_after, keys_of
+from hmrnn.guidance.cuts import DOUBT, STRETCH, Ends, Floats, Integers, Keys, Text, entropy_after, keys_of
 
 Direction = Literal["forward", "both"]
 
@@ -30,11 +31,10 @@ RATES_ABOVE = (0.15, 0.18, 0.21, 0.25, 0.29, 0.33, 0.37, 0.42, 0.5, 0.6)  # of s
 CONTEXTS_ABOVE = (1, 2)
 ROUNDS = 3  # of cutting again, at most
 MOST_LAYERS = 4
-ABOUT = 1.02  # codes of several layers that are so many times as long as the shortest are about as short
+LEAST_SAVED = 0.1  # of the bits that spell a lexicon: what a layer below it must save
 PROMISING = 5  # cuts of a sequence of segments that are cut again
 PAST = 5  # symbols that a detector's targets depend on
 MOST_PAST = 16  # symbols of any context or past in a file
-DOUBT = 2.0  # how many symbols' worth of evidence a shorter context is, in that of a longer one
 WORTH = 0.03  # bits a symbol that waiting for the next symbol must save
 
 
@@ -162,31 +162,50 @@ class Branching:
 
 
 def best_hierarchy(numbers: Integers, alphabet: int, line_end: int | None, rates: Sequence[float]) -> Hierarchy:
-    """All rates are tried on the first symbols, and from the best of them downhill on all symbols.
-
-    The longer a text, the longer the segments that pay. With several layers the codes of all rates lie close together,
-    and what the uppermost layer gets wrong decides between them: there the finest wins that is about as short.
-    """
+    """All rates are tried on the first symbols. A single layer then goes downhill from the best of them on all symbols:
+    the longer a text, the longer the segments that pay. With several layers the lowest is chosen apart."""
     hard = numbers == (-1 if line_end is None else line_end)
-    tried = [build(start) for start in starts(Text(numbers[:TRIED], alphabet, hard[:TRIED]), rates)]
+    first = Text(numbers[:TRIED], alphabet, hard[:TRIED])
+    tried = [build(start) for start in starts(first, rates)]
     at = min(reversed(range(len(rates))), key=lambda i: tried[i].bits)  # of equals the last: the next may be better
-    layers = len(tried[at].cuts)
-    if layers > 1:
-        about = [i for i, one in enumerate(tried) if len(one.cuts) > 1 and one.bits <= ABOUT * tried[at].bits]
-        at = max(about, key=lambda i: tried[i].rates[0])
-    if len(numbers) <= TRIED:
-        return tried[at]
-    text = Text(numbers, alphabet, hard)
-    evidence = all_evidence(text)
-
-    def hierarchy(i: int) -> Hierarchy:
-        return build(best_start(text, evidence, rates[i]), layers, rounds=2)
-
+    hierarchy = tried.__getitem__ if len(numbers) <= TRIED else on_all(Text(numbers, alphabet, hard), rates, tried[at])
     best = hierarchy(at)
-    for step in (-1, 1) if layers == 1 else ():  # bits fall to a minimum, and rise again
+    if len(best.cuts) > 1:
+        below = best_below(first, tried[at].cuts[1], [one.cuts[0] for one in tried])
+        return with_lowest(best, None if below is None else hierarchy(below))
+    for step in (-1, 1):  # bits fall to a minimum, and rise again
         while 0 <= at + step < len(rates) and (next_one := hierarchy(at + step)).bits < best.bits:
             best, at = next_one, at + step
     return best
+
+
+def on_all(text: Text, rates: Sequence[float], tried: Hierarchy) -> Callable[[int], Hierarchy]:
+    """What a rate gives on all symbols, in as many layers as were found in the first ones."""
+    evidence = all_evidence(text)
+    return lambda i: build(best_start(text, evidence, rates[i]), len(tried.cuts), rounds=2)
+
+
+def best_below(text: Text, above: Ends, cuts: Sequence[Ends]) -> int | None:
+    """Which of the cuts spells the distinct segments of the layer above with the fewest bits. None if even that saves
+    little: then nothing lies below.
+
+    The code of the whole text can't tell: nearly all of it are tokens of the layer above, each of whose few mistakes
+    costs more than the spelling of its lexicon.
+    """
+    lexicon = text.lexicon(above)
+    places = lexicon.spellings
+    last = np.isin(places, lexicon.ends - 1)
+    distinct = Text(text.symbols[places], text.alphabet, last)
+    bits = [distinct.bits(cut[places] | last) for cut in cuts]
+    return int(np.argmin(bits)) if min(bits) < (1 - LEAST_SAVED) * text.spelled(lexicon).sum() else None
+
+
+def with_lowest(hierarchy: Hierarchy, lower: Hierarchy | None) -> Hierarchy:
+    """The layers above the lowest, over that of another hierarchy, or over none."""
+    above = hierarchy.cuts[1:]
+    if lower is None:
+        return replace(hierarchy, cuts=above)
+    return replace(hierarchy, start=lower.start, cuts=(lower.cuts[0] | above[0], *above))
 
 
 def all_evidence(text: Text) -> Mapping[tuple[int, Direction], Floats]:

@@ -16,6 +16,7 @@ Floats = npt.NDArray[np.float64]
 Ends = npt.NDArray[np.bool_]  # (T,): whether a segment ends with this symbol
 
 BASE = 6364136223846793005  # of the polynomial by which a run of symbols becomes one number, modulo 2**64
+DOUBT = 2.0  # how many symbols' worth of evidence a shorter context is, in that of a longer one
 LONGEST = 24  # symbols of a segment that the lexicon may give again
 STRETCH = 300  # symbols that are cut again at once, from one end of a segment to another
 
@@ -52,6 +53,30 @@ def entropy_after(symbols: Integers, length: int, alphabet: int) -> Floats:
     return np.asarray(bits[context])
 
 
+def bits_of_spellings(symbols: Integers, lengths: Integers, alphabet: int) -> Floats:
+    """(V,): what each of a list of words costs, of so many symbols each, one word after the other.
+
+    Each symbol is predicted by the one before it, in the list alone, and so are a word's end and its first symbol. Each
+    is left out of the counts that predict it, and rare contexts lean on shorter ones.
+    """
+    end = np.cumsum(lengths + 1) - 1
+    spelled = np.full(len(symbols) + len(lengths), alphabet)
+    spelled[np.delete(np.arange(len(spelled)), end)] = symbols
+    before = np.concatenate([[alphabet], spelled[:-1]])
+    share = (np.bincount(spelled)[spelled] - 1 + DOUBT / (alphabet + 1)) / (len(spelled) - 1 + DOUBT)
+    pairs = how_often(before * (alphabet + 1) + spelled)
+    share = (pairs - 1 + DOUBT * share) / (np.bincount(before)[before] - 1 + DOUBT)
+    return np.add.reduceat(-np.log2(share), np.concatenate([[0], end[:-1] + 1]))
+
+
+def how_often(numbers: Integers) -> Integers:
+    """(T,): how often each number occurs among all."""
+    if numbers.max() < 4 * len(numbers):  # a table of all numbers is faster than sorting them
+        return np.bincount(numbers)[numbers]
+    _, which, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    return np.asarray(counts[which])
+
+
 class Lexicon(NamedTuple):
     """The distinct segments of a cut."""
 
@@ -67,6 +92,12 @@ class Lexicon(NamedTuple):
         """(V,): what a token of each costs."""
         return -np.log2(self.counts / len(self.tokens))
 
+    @property
+    def spellings(self) -> Integers:
+        """Where the symbols of the first token of each lie, one after the other."""
+        lengths = self.ends - self.starts
+        return np.asarray(np.repeat(self.ends - np.cumsum(lengths), lengths) + np.arange(lengths.sum()))
+
 
 class Text:
     """A text, with all that is needed to tell what a cut of it costs.
@@ -80,7 +111,6 @@ class Text:
         self.hard[-1:] = True
         shares = np.bincount(symbols, minlength=alphabet) / max(1, len(symbols))
         self.symbol_bits = -np.log2(shares[symbols])
-        self.bits_before = np.concatenate([[0.0], np.cumsum(self.symbol_bits)])
         one = np.ones(1, dtype=np.uint64)
         self.powers = np.cumprod(np.concatenate([one, np.full(len(symbols), BASE, dtype=np.uint64)]))
         back = np.full(len(symbols), pow(BASE, -1, 2**64), dtype=np.uint64)
@@ -107,13 +137,12 @@ class Text:
         return Lexicon(keys, counts, starts[first], ends[first], tokens, last)
 
     def code(self, lexicon: Lexicon) -> tuple[float, float]:
-        """The bits of a two-part code: the text as tokens; and the lexicon, each distinct segment spelled in symbols,
-        and one more, uniform, to say that it ends."""
+        """The bits of a two-part code: the text as tokens; and each distinct segment spelled in symbols."""
         return float(lexicon.counts @ lexicon.token_bits), float(self.spelled(lexicon).sum())
 
     def spelled(self, lexicon: Lexicon) -> Floats:
         """(V,): what each distinct segment costs in the lexicon."""
-        return np.asarray(self.bits_before[lexicon.ends] - self.bits_before[lexicon.starts] + np.log2(self.alphabet))
+        return bits_of_spellings(self.symbols[lexicon.spellings], lexicon.ends - lexicon.starts, self.alphabet)
 
     def bits(self, cut: Ends) -> float:
         return sum(self.code(self.lexicon(cut)))
