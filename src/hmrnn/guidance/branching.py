@@ -127,11 +127,11 @@ class Branching:
     def description(self) -> str:
         """Describes what was found, in one line."""
         rates = " / ".join(f"{rate:.3f}" for rate in self.rates)
-        side = "on either side" if self.direction == "both" else "before"
+        sides = "forward and backward" if self.direction == "both" else "forward"
         place = "last symbol of a segment" if self.delay == 0 else "first symbol after a segment"
         return (
-            f"boundaries read off the text: rates {rates}, from the entropy by {self.context} symbol(s) {side}, "
-            f"{self.bits:.3f} bits a symbol; detectors are to fire on the {place}"
+            f"target rates {rates}, chosen from the text ({self.bits:.3f} bits per symbol; {sides} entropy, "
+            f"context {self.context}); detectors learn to fire on the {place}"
         )
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:

@@ -17,6 +17,7 @@ Ends = npt.NDArray[np.bool_]  # (T,): whether a segment ends with this symbol
 
 BASE = 6364136223846793005  # of the polynomial by which a run of symbols becomes one number, modulo 2**64
 DOUBT = 2.0  # how many symbols' worth of evidence a shorter context is, in that of a longer one
+UNSEEN_BITS = np.uint64(44)  # of a number of 64 bits, in a table of its first ones
 LONGEST = 24  # symbols of a segment that the lexicon may give again
 STRETCH = 300  # symbols that are cut again at once, from one end of a segment to another
 
@@ -67,6 +68,13 @@ def bits_of_spellings(symbols: Integers, lengths: Integers, alphabet: int) -> Fl
     pairs = how_often(before * (alphabet + 1) + spelled)
     share = (pairs - 1 + DOUBT * share) / (np.bincount(before)[before] - 1 + DOUBT)
     return np.add.reduceat(-np.log2(share), np.concatenate([[0], end[:-1] + 1]))
+
+
+def first_bits(keys: Keys) -> npt.NDArray[np.bool_]:
+    """Which first bits a key may have: to look here first saves most of the searches among the keys."""
+    table = np.zeros(1 << 64 - int(UNSEEN_BITS), dtype=bool)
+    table[keys >> UNSEEN_BITS] = True
+    return table
 
 
 def how_often(numbers: Integers) -> Integers:
@@ -173,12 +181,13 @@ class Text:
         at = np.arange(len(self) + 1)
         for length in np.unique(lengths[lengths <= longest]).tolist():
             own = np.flatnonzero(lengths == length)
-            found = self._stretches(at[: len(self) - length + 1], length)
             keys = self._stretches(lexicon.starts[own], length)
-            order = np.argsort(keys)
-            place = order[np.minimum(np.searchsorted(keys[order], found), len(own) - 1)]
-            known = (keys[place] == found) & (line[: len(found)] == line[length - 1 :])
-            costs[length - 1 :, length - 1] = np.where(known, tokens[own][place], np.inf)
+            own, keys = own[order := np.argsort(keys)], keys[order]
+            found = self._stretches(at[: len(self) - length + 1], length)
+            maybe = np.flatnonzero(first_bits(keys)[found >> UNSEEN_BITS] & (line[: len(found)] == line[length - 1 :]))
+            place = np.minimum(np.searchsorted(keys, found[maybe]), len(own) - 1)
+            known = keys[place] == found[maybe]
+            costs[maybe[known] + length - 1, length - 1] = tokens[own[place[known]]]
         return costs
 
     def _stretches(self, starts: Integers, length: int) -> Keys:
