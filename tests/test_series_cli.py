@@ -13,7 +13,7 @@ import pytest
 from support.commands import run
 
 from hmrnn import SeriesModel
-from hmrnn.domains.series.config import PlantedSeriesConfig, SeriesDataConfig
+from hmrnn.domains.series.config import PlantedSeriesConfig, SeriesDataConfig, SeriesModelConfig
 from hmrnn.domains.series.data.planted import plant
 from hmrnn.domains.series.data.sequences import load_series
 from hmrnn.domains.vectors.evaluation import log_likelihoods
@@ -80,6 +80,13 @@ def test_eval_of_another_file_takes_the_model_s_columns(trained, own_file):
     told = answer("eval", str(trained), "--data", str(own_file))
     assert (told["sequences"], told["steps"], told["split"]) == (1, 89, "all")
     assert run("eval", str(trained), "--data", str(own_file), "--split", "test").returncode == 2
+
+
+def test_a_model_of_more_columns_than_layers_can_be_reads_a_file(tmp_path):
+    shape = SeriesModelConfig(hidden_sizes=(4, 4), output_size=4, embedding_size=4, components=1)
+    SeriesModel([f"x{i + 1}" for i in range(150)], shape).save_pretrained(tmp_path / "wide")
+    np.save(tmp_path / "wide.npy", np.random.default_rng(0).normal(size=(5, 150)))
+    assert "steps: 5" in ask("segment", str(tmp_path / "wide"), str(tmp_path / "wide.npy"))
 
 
 def test_generate_writes_csv_and_pictures(trained, own_file, tmp_path):

@@ -28,6 +28,7 @@ Data = TypeVar("Data", bound="DataConfig")
 # What no run needs. A config may come from a stranger: what it asks for must end, and fit into numbers.
 MOST_UNITS = 2**20
 MOST_LAYERS = 100
+MOST_VALUES = 10_000  # of one setting, such as names of columns
 MOST_SYMBOLS = 10**9
 LONGEST = 10**9  # epochs or minutes
 LARGEST_SEED = 2**63 - 1

@@ -13,7 +13,7 @@ from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from hmrnn.config import (
     BOUNDS,
-    MOST_LAYERS,
+    MOST_VALUES,
     ModelConfig,
     RunConfig,
 )
@@ -47,9 +47,9 @@ def from_json(kind: type[Config], content: Any, where: str) -> Config:
 
 
 def check_setting(name: str, value: Any, hint: Any) -> None:
-    """Refuses a value of the wrong type, more of them than layers may be, and numbers that fit into no machine's."""
+    """Refuses a value of the wrong type, too many of them, and numbers that fit into no machine's."""
     parts = value if isinstance(value, tuple) else (value,)
-    fits = len(parts) <= MOST_LAYERS and not any(isinstance(part, int) and abs(part) >= 2**63 for part in parts)
+    fits = len(parts) <= MOST_VALUES and not any(isinstance(part, int) and abs(part) >= 2**63 for part in parts)
     try:
         if fits:
             check_type(value, hint, collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS)

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from tyro.conf import OmitArgPrefixes, arg
 
 from hmrnn.config import (
-    MOST_LAYERS,
+    MOST_VALUES,
     DataConfig,
     MadeDataConfig,
     Measure,
@@ -24,7 +24,7 @@ from hmrnn.domains.vectors.config import VectorModelConfig
 
 MEASURE = Measure("nats", "nats a step (-log p: less is better)", 1.0, "steps")
 SERIES_SETS = ("builtin",)
-MOST_COLUMNS = 10_000
+MOST_COLUMNS = MOST_VALUES  # a run keeps the names of those that were asked for as a setting
 MOST_NUMBERS = 10**8  # of made series
 
 
@@ -118,7 +118,7 @@ class SeriesDataConfig(DataConfig):
         if self.piece < 2:
             raise ValueError(f"piece must be at least 2, a step and the next to predict; got {self.piece}")
         if self.columns is not None:
-            check_size("the number of columns", len(self.columns), MOST_LAYERS)
+            check_size("the number of columns", len(self.columns), MOST_COLUMNS)
             if len(set(self.columns)) < len(self.columns):
                 raise ValueError(f"columns must be different; got {', '.join(self.columns)}")
             if self.ends in self.columns:
