@@ -52,6 +52,10 @@ class SettingError(ValueError):
         return self.message.format(*map(name, self.settings), **self.values)
 
 
+class Contradiction(SettingError, UsageError):
+    """Settings that are not those of the run which is to go on."""
+
+
 def located_error(where: object, error: ValueError) -> ValueError:
     """The same error with the name of the file that it is about."""
     if isinstance(error, SettingError):

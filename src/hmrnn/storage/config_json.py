@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +15,7 @@ from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 from hmrnn.config import (
     BOUNDS,
     MOST_VALUES,
+    Contradiction,
     ModelConfig,
     RunConfig,
 )
@@ -59,24 +61,26 @@ def check_setting(name: str, value: Any, hint: Any) -> None:
         raise ValueError(f"{name} can't be {str(value)[:80]!r}")
 
 
-def contradictions(asked: RunConfig, run: RunConfig) -> list[str]:
-    """The flags that ask for other numbers than the run's."""
-    found = []
-    for part in (f.name for f in fields(asked)):
-        found += _contradictions(getattr(asked, part), getattr(run, part), "--")
-    return found
+def check_same(asked: RunConfig, run: RunConfig, where: Path) -> None:
+    """Refuses settings that a run, whose directory is `where`, can't go on with."""
+    wrong = [own for f in fields(asked) for own in differing(getattr(asked, f.name), getattr(run, f.name))]
+    told, values = [], {}
+    for i, (_, a, b) in enumerate(wrong):
+        told.append(f"{{{i}}} {{asked{i}}} (it has {{has{i}}})")
+        values |= {f"asked{i}": a, f"has{i}": b}
+    if wrong:
+        message = f"{', '.join(told)} contradicts the run in {{where}}"
+        raise Contradiction(message, *(name for name, _, _ in wrong), where=where, **values)
 
 
-def _contradictions(asked: Any, run: Any, prefix: str) -> list[str]:
-    found = []
+def differing(asked: Any, run: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The settings that must stay and differ, such as planted.seed, with what is asked for and what the run has."""
     for f in fields(asked):
         a, b = getattr(asked, f.name), getattr(run, f.name)
-        name = prefix + f.name.replace("_", "-")
         if dataclasses.is_dataclass(a):
-            found += _contradictions(a, b, f"{name}.")
+            yield from differing(a, b, f"{prefix}{f.name}.")
         elif a != b and f.name not in BOUNDS:
-            found.append(f"{name} {a} (it has {b})")
-    return found
+            yield f"{prefix}{f.name}", a, b
 
 
 FORMAT_VERSION = 1

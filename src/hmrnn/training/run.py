@@ -17,7 +17,7 @@ from hmrnn.devices import resolve
 from hmrnn.domains import DOMAINS, Data
 from hmrnn.engines import ASKED_FOR, native
 from hmrnn.guidance.branching import Branching
-from hmrnn.storage.config_json import contradictions
+from hmrnn.storage.config_json import check_same
 from hmrnn.storage.files import writing
 from hmrnn.storage.pretrained import check_weights, size_of
 from hmrnn.training.checkpoint import (
@@ -140,9 +140,7 @@ def reopen(
         raise UsageError(f"{directory} is a run on {saved.config.kind}")
     teacher = load_teacher(directory, saved.config)
     run = settled(run, saved.config.model.precision, teacher)
-    wrong = contradictions(run, saved.config)
-    if wrong:
-        raise UsageError(f"{', '.join(wrong)} contradicts the run in {directory}")
+    check_same(run, saved.config, directory)
     if data_dir is not None:
         saved = replace(saved, data_dir=data_dir.absolute())
     data = DOMAINS[run.kind].load(run, saved.data_dir)
