@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,22 +10,12 @@ import tyro
 from tyro.conf import DisallowNone
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from hmrnn.config import shown_as
+
 if TYPE_CHECKING:
     from hmrnn.cli.flags import Command
 
 REGISTRY = ConstructorRegistry()
-
-
-def shown_as(metavar: str, kind: Callable[[str], Any], *also: type) -> PrimitiveConstructorSpec[Any]:
-    """One word that `kind` makes a value of. Values of the types in `also` stand for one, too."""
-    own = kind if isinstance(kind, type) else Path
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=metavar,
-        instance_from_str=lambda words: kind(words[0]),
-        is_instance=lambda value: isinstance(value, own) or ("~" if type(value) in also else False),
-        str_from_instance=lambda value: [str(value)],
-    )
 
 
 PLAIN = {int: shown_as("N", int), float: shown_as("NUMBER", float, int), str: shown_as("TEXT", str)}
@@ -38,7 +28,6 @@ def plain(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 
 
 Dir = Annotated[Path, shown_as("DIR", Path)]
-NameOrFile = Annotated[str, shown_as("NAME|FILE", str)]
 
 
 def parsed(flags: type[Command], prog: str, arguments: Sequence[str], **more: Any) -> Command:

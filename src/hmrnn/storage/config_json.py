@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeAlias, TypeVar, get_type_hints
 
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
@@ -64,7 +66,8 @@ def check_setting(name: str, value: Any, hint: Any) -> None:
 def check_same(asked: RunConfig, run: RunConfig, where: Path) -> None:
     """Refuses settings that a run, whose directory is `where`, can't go on with."""
     wrong = [own for f in fields(asked) for own in differing(getattr(asked, f.name), getattr(run, f.name))]
-    told, values = [], {}
+    told: list[str] = []
+    values: dict[str, Any] = {}
     for i, (_, a, b) in enumerate(wrong):
         told.append(f"{{{i}}} {{asked{i}}} (it has {{has{i}}})")
         values |= {f"asked{i}": a, f"has{i}": b}
@@ -89,8 +92,31 @@ MOST_CONFIG = 1 << 20  # bytes of config.json
 NOTES = ("data", "training", "fingerprint", "data_dir")  # what a training run adds to its model's config.json
 
 
-def read_config(directory: Path, *, files: bool = True) -> tuple[ModelConfig, dict[str, Any]]:
+Contents: TypeAlias = tuple[ModelConfig, dict[str, Any]]
+_known: ContextVar[dict[tuple[Path, bool], Contents] | None] = ContextVar("known", default=None)
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Within it, each config.json is read once: a command sees one state of a run that may be training meanwhile."""
+    token = _known.set({})
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+def read_config(directory: Path, *, files: bool = True) -> Contents:
     """The model's config, and the notes beside it. Without `files`, those that belong to it need not be there."""
+    known = _known.get()
+    if known is None:
+        return _read_config(directory, files)
+    if (directory, files) not in known:
+        known[directory, files] = _read_config(directory, files)
+    return known[directory, files]
+
+
+def _read_config(directory: Path, files: bool) -> Contents:
     path = directory / "config.json"
     try:
         written = read_bytes(path, MOST_CONFIG)

@@ -15,7 +15,7 @@ from hmrnn.config import STANDARD_INPUT, Measure, Precision, RunConfig, UsageErr
 from hmrnn.devices import description as description_of
 from hmrnn.devices import resolve
 from hmrnn.domains import DOMAINS, Data
-from hmrnn.engines import ASKED_FOR, native
+from hmrnn.engines import ASKED_FOR, choose, native
 from hmrnn.guidance.branching import Branching
 from hmrnn.storage.config_json import check_same
 from hmrnn.storage.files import writing
@@ -187,9 +187,10 @@ def new_teacher(run: RunConfig, data: Data, directory: Path, processes: Processe
 
 def fastest_precision(run: RunConfig, engine: str, device: torch.device) -> Precision:
     """Of a new run, which keeps it also where it is resumed on another processor."""
-    native_runs = device.type == "cpu" and engine in ("auto", "native")
-    takes_it = native_runs and run.model.model != "clockwork" and run.model.boundary != "soft"
-    return "bfloat16" if takes_it and native.multiplies_bfloat16_fast() else "float32"
+    if run.model.model == "clockwork":  # which no engine computes
+        return "float32"
+    chosen, _ = choose(engine, run.model.boundary, device, torch.float32)
+    return "bfloat16" if chosen == native.ENGINE.name and native.multiplies_bfloat16_fast() else "float32"
 
 
 def prepare(

@@ -16,6 +16,7 @@ from hmrnn.config import (
     NameOrFile,
     RunConfig,
     TrainingConfig,
+    check_not_negative,
     check_range,
     check_share,
     check_size,
@@ -92,8 +93,7 @@ class PlantedSeriesConfig(MadeDataConfig):
             check_size(f"the numbers in all {name}", count * self.columns, MOST_NUMBERS)
         if self.length[0] < 3:
             raise ValueError(f"a motif must have 3 steps; got length {self.length}")
-        if not 0 <= self.noise <= 100:
-            raise ValueError(f"noise must not be negative, and at most 100; got {self.noise}")
+        check_not_negative("noise", self.noise, 100)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from tyro.conf import OmitArgPrefixes, arg
 
 from hmrnn.config import (
-    LONGEST,
+    LONGEST_RUN,
     OURS,
     DataConfig,
     MadeDataConfig,
@@ -17,6 +17,7 @@ from hmrnn.config import (
     NameOrFile,
     RunConfig,
     TrainingConfig,
+    check_not_negative,
     check_range,
     check_share,
     check_size,
@@ -74,8 +75,7 @@ class WritingConfig(MadeDataConfig):
         if not 0.01 <= self.spacing < float("inf"):
             raise ValueError(f"spacing must be at least 0.01, and finite; got {self.spacing}")
         for name in ("jitter", "slant", "size", "speed"):
-            if not 0 <= getattr(self, name) <= 100:
-                raise ValueError(f"{name} must not be negative, and at most 100; got {getattr(self, name)}")
+            check_not_negative(name, getattr(self, name), 100)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class StrokeDataConfig(DataConfig):
 
     def __post_init__(self) -> None:
         check_share("scaling", self.scaling)
-        if self.late_window is not None and not (0 <= self.late_window[0] <= LONGEST and self.late_window[1] >= 1):
+        if self.late_window is not None and not (0 <= self.late_window[0] <= LONGEST_RUN and self.late_window[1] >= 1):
             raise ValueError(f"late_window must be an epoch and a number of steps from 1; got {self.late_window}")
         if self.shortest is not None and self.shortest < 2:
             raise ValueError(f"shortest must be at least 2, a point and the next to predict; got {self.shortest}")
