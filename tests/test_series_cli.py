@@ -144,7 +144,7 @@ def test_score_within_a_margin(trained, own_file):
     assert "last of a segment" in own["scores"]["layer 1"]
     refused = run("score", str(trained), "--data", str(own_file))
     assert refused.returncode == 1
-    assert "not known where segments end" in refused.stderr
+    assert "not known where segments end: --ends names the column" in refused.stderr
     assert run("score", str(trained), "--margin", "-1").returncode == 2
 
 

@@ -359,7 +359,9 @@ class RunConfig:
 
 NEVER = 10**6  # validations, epochs
 
-# What the presets of full size share, but for the paper's.
+# What the presets for a laptop share,
+SMALL = TrainingConfig(batch_size=32, learning_rate=0.004, patience=4, cooldown=0.5)
+# and those of full size, but for the paper's.
 OURS = TrainingConfig(batch_size=32, warmup=500, average=0.999, patience=NEVER, cooldown=0.5)
 
 

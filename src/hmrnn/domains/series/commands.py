@@ -20,7 +20,7 @@ from hmrnn.cli.common import (
     print_json,
     write_figure,
 )
-from hmrnn.config import UsageError
+from hmrnn.config import SettingError, UsageError
 from hmrnn.domains.series import flags
 from hmrnn.domains.series.config import SeriesDataConfig
 from hmrnn.domains.series.data.sequences import Known, SeriesData, SeriesLines, Values, lines_of, load_series
@@ -167,8 +167,10 @@ def score(asked: flags.Score) -> None:
     read = to_read(model, asked, directory=asked.run, data=asked.data, split=asked.split)
     known = known_in(read)
     if not known[0]:
-        raise ValueError(
-            f"{read.config.data}: it is not known where segments end: a column may tell it (ends), 1 where one does"
+        raise SettingError(
+            "{data}: it is not known where segments end: {0} names the column that is 1 where one does",
+            "ends",
+            data=read.config.data,
         )
     tell_boundaries(asked, model, read, known, WORDS, asked.margin)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
 from tyro.conf import OmitArgPrefixes, arg
 
 from hmrnn.config import (
     MOST_VALUES,
+    SMALL,
     DataConfig,
     MadeDataConfig,
     Measure,
@@ -125,18 +126,6 @@ class SeriesDataConfig(DataConfig):
                 raise ValueError(f"{self.ends} tells where segments end: it can't be one of the columns to read")
 
 
-def training() -> TrainingConfig:
-    return TrainingConfig(
-        batch_size=32,
-        learning_rate=0.004,
-        target_rate=0.08,
-        uncertainty_weight=0.1,
-        epochs=30,
-        patience=1000,
-        cooldown=0.5,
-    )
-
-
 @dataclass(frozen=True)
 class SeriesRunConfig(RunConfig):
     """All that decides what comes of a training run on series."""
@@ -144,7 +133,9 @@ class SeriesRunConfig(RunConfig):
     kind: ClassVar[str] = "series"
     data: Annotated[SeriesDataConfig, arg(name="")] = field(default_factory=SeriesDataConfig)
     model: Annotated[SeriesModelConfig, OmitArgPrefixes] = field(default_factory=SeriesModelConfig)
-    training: Annotated[TrainingConfig, OmitArgPrefixes] = field(default_factory=training)
+    training: Annotated[TrainingConfig, OmitArgPrefixes] = field(
+        default_factory=lambda: replace(SMALL, target_rate=0.08, epochs=30, patience=1000)
+    )
 
 
 PRESETS: Mapping[str, SeriesRunConfig] = {"small": SeriesRunConfig()}

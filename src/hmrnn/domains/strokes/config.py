@@ -11,6 +11,7 @@ from tyro.conf import OmitArgPrefixes, arg
 from hmrnn.config import (
     LONGEST_RUN,
     OURS,
+    SMALL,
     DataConfig,
     MadeDataConfig,
     Measure,
@@ -123,16 +124,7 @@ class StrokeRunConfig(RunConfig):
 PRESETS: Mapping[str, StrokeRunConfig] = {
     "small": StrokeRunConfig(
         model=StrokeModelConfig(hidden_sizes=(128, 128, 128), output_size=128),
-        training=TrainingConfig(
-            batch_size=32,
-            learning_rate=0.004,
-            detector_radius=1.94,
-            target_rate=0.1,
-            uncertainty_weight=0.0,
-            epochs=20,
-            patience=4,
-            cooldown=0.5,
-        ),
+        training=replace(SMALL, detector_radius=1.94, target_rate=0.1, uncertainty_weight=0.0, epochs=20),
     ),
     "iam-ondb": StrokeRunConfig(
         data=StrokeDataConfig(scaling=0.1, late_window=(12, 300)),

@@ -112,4 +112,6 @@ class Figure(flags.Figure):
 
 @dataclass(frozen=True, kw_only=True)
 class Explore(flags.Explore):
-    """Serve a page on 127.0.0.1 on which one draws, and watches what the layers make of it."""
+    """Open a page on this machine on which you draw and watch the layers."""
+
+    examples = ("explore builtin-strokes",)
