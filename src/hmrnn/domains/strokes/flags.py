@@ -112,6 +112,6 @@ class Figure(flags.Figure):
 
 @dataclass(frozen=True, kw_only=True)
 class Explore(flags.Explore):
-    """Open a page on this machine on which you draw and watch the layers."""
+    """Open a page in the browser on which you draw, and watch the layers. It runs on this machine only."""
 
-    examples = ("explore builtin-strokes",)
+    examples = ("explore builtin-strokes", "explore runs/letters --port 8000")
