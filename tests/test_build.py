@@ -35,9 +35,9 @@ print(build.find())
 assert "torch" not in sys.modules
 """
 
-# Takes its time to link, and keeps count of it. What it puts out is no library.
+# Links when the file GO is there, if one is named, and keeps count of it. What it puts out is no library.
 COMPILER = """#!/bin/sh
-case "$*" in *-shared*) echo link >> "{log}"; sleep ${{LINKING:-0}} ;; esac
+case "$*" in *-shared*) echo link >> "{log}"; while [ -n "$GO" ] && [ ! -e "$GO" ]; do sleep 0.05; done ;; esac
 for word; do last=$word; done
 echo built > "$last"
 """
@@ -117,9 +117,12 @@ def test_a_spoiled_file_in_the_cache(tmp_path, compiler):
 
 
 def test_two_processes_build_at_once(tmp_path, compiler):
-    processes = [start(tmp_path, FIND, CXX=str(compiler), LINKING="2") for _ in range(2)]
-    found, said = zip(*map(finished, processes), strict=True)
-    assert found[0] == found[1]
+    go = tmp_path / "go"
+    processes = [start(tmp_path, FIND, CXX=str(compiler), GO=str(go)) for _ in range(2)]
+    said = [process.stderr.readline() for process in processes if process.stderr]
+    go.touch()
+    found, more = zip(*map(finished, processes), strict=True)
+    assert (found[0], "".join(more)) == (found[1], "")
     assert sorted("building" in line for line in said) == [False, True], "also where standard error is a pipe"
     assert sorted("waiting" in line for line in said) == [False, True]
     compiler.unlink()
@@ -129,15 +132,19 @@ def test_two_processes_build_at_once(tmp_path, compiler):
 
 
 def test_a_build_that_was_killed(tmp_path, compiler):
-    process = start(tmp_path, FIND, CXX=str(compiler), LINKING="3")
-    while not (tmp_path / "log").exists():
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert kept(tmp_path) == [".lock", ".part"]
-    found, _ = finished(start(tmp_path, FIND, CXX=str(compiler)))
-    assert Path(found.strip()).read_text() == "built\n"
-    assert kept(tmp_path) == [".lock", ".so"]
+    go = tmp_path / "go"
+    try:
+        process = start(tmp_path, FIND, CXX=str(compiler), GO=str(go))
+        while not (tmp_path / "log").exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert kept(tmp_path) == [".lock", ".part"]
+        found, _ = finished(start(tmp_path, FIND, CXX=str(compiler)))
+        assert Path(found.strip()).read_text() == "built\n"
+        assert kept(tmp_path) == [".lock", ".so"]
+    finally:
+        go.touch()  # the compiler that was left behind ends, too
 
 
 def test_building_beforehand(tmp_path, compiler):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from support.older_runs import keep_as_training_pt, older_state
 from support.small_runs import REGULARISED, metrics, same_weights, settings, weights
 
+from hmrnn import TextModel
 from hmrnn.training.checkpoint import load_run, resumable
 from hmrnn.training.run import train_run
 
@@ -59,3 +62,30 @@ def test_the_newer_checkpoint_counts(text_file, tmp_path):
     train_run(settings(text_file, epochs=1.5), tmp_path / "run", resume=True)
     train_run(settings(text_file, epochs=1.5), tmp_path / "straight")
     assert same_weights(tmp_path / "straight", tmp_path / "run")
+
+
+def test_a_run_from_before_checksums_is_read_and_goes_on(text_file, tmp_path):
+    """Nor does it name its files, its precision, its device, or what its symbols are."""
+    run, longer = (settings(text_file, epochs=epochs, precision="auto") for epochs in (0.5, 1.0))
+    train_run(run, tmp_path / "today", engine="reference")
+    older = shutil.copytree(tmp_path / "today", tmp_path / "older")
+    for folder in (older, older / "best"):
+        config = json.loads((folder / "config.json").read_text())
+        for name in ("checksum", "files", "precision", "data_dir", "weight_drop", "dropout", "boundary_delay"):
+            del config[name]
+        (folder / "config.json").write_text(json.dumps(config))
+        symbols = json.loads((folder / "symbols.json").read_text())
+        (folder / "symbols.json").write_text(json.dumps(without(symbols, "unit")))
+        save_file(load_file(folder / "model.safetensors"), folder / "model.safetensors")
+    state = older_state(older)
+    keep_as_training_pt(older, {**without(state, "guide"), "machine": without(state["machine"], "device")})
+    text = text_file.read_text()[:500]
+    bits = [TextModel.from_pretrained(tmp_path / name / "best").bits_per_character(text) for name in ("today", "older")]
+    assert bits[0] == bits[1]
+    for name in ("today", "older"):
+        train_run(longer, tmp_path / name, resume=True)
+    assert same_weights(tmp_path / "today", older)
+
+
+def without(content: dict[str, Any], name: str) -> dict[str, Any]:
+    return {own: value for own, value in content.items() if own != name}

@@ -179,9 +179,9 @@ def test_what_can_not_be_resumed(text_file, tmp_path):
     with pytest.raises(ValueError, match=r"holds a run: resume .*run goes on"):
         train_run(run, tmp_path / "run")
     for wrong, what in [
-        (settings(text_file, learning_rate=0.5), r"--learning-rate 0.5 \(it has 0.01\) contradicts the run in .*run"),
-        (settings(text_file, model="lstm", seed=4), r"--model lstm \(it has hm-lstm\), --seed 4 \(it has 0\) contrad"),
-        (replace(run, data=replace(run.data, planted=PlantedConfig(seed=7))), r"--planted\.seed 7 \(it has 0\)"),
+        (settings(text_file, learning_rate=0.5), r"^learning_rate 0.5 \(it has 0.01\) contradicts the run in .*run"),
+        (settings(text_file, model="lstm", seed=4), r"^model lstm \(it has hm-lstm\), seed 4 \(it has 0\) contrad"),
+        (replace(run, data=replace(run.data, planted=PlantedConfig(seed=7))), r"^planted\.seed 7 \(it has 0\)"),
     ]:
         with pytest.raises(UsageError, match=what):
             train_run(wrong, tmp_path / "run", resume=True)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from support.commands import run
 from support.small_runs import settings
 
+from hmrnn.cli.flags import Command
+from hmrnn.config import EngineName
 from hmrnn.domains import DOMAINS
+from hmrnn.engines import REQUESTS
 from hmrnn.storage import config_json
 from hmrnn.training.run import train_run
 
@@ -43,10 +48,33 @@ def test_nobody_asks_which_domain_it_is():
             assert not re.search(rf"[!=]= \"({NAMES})\"", path.read_text()), path
 
 
-def test_eval_reads_the_settings_of_a_run_for_its_flags_and_then_once(text_file, tmp_path, monkeypatch):
+def test_eval_reads_the_settings_of_a_run_once(text_file, tmp_path, monkeypatch):
     train_run(settings(text_file, epochs=0.2), tmp_path / "run")
     read, read_bytes = [], config_json.read_bytes
     monkeypatch.setattr(config_json, "read_bytes", lambda path, most: read.append(path) or read_bytes(path, most))
     done = run("eval", str(tmp_path / "run"), "--temperature", "auto")
     assert done.returncode == 0, done.stderr
-    assert read.count(tmp_path / "run" / "config.json") == 2
+    assert sorted(read.count(tmp_path / "run" / part / "config.json") for part in ("", "best")) == [1, 1]
+
+
+@pytest.mark.parametrize("domain", DOMAINS.values(), ids=str)
+def test_every_command_has_its_function_beside_its_flags(domain):
+    """`Command.carry_out` finds it by its name."""
+    commands = import_module(f"hmrnn.domains.{domain.name}.commands")
+    for name, asked in domain.flags().items():
+        if asked.carry_out is Command.carry_out:
+            own = getattr(commands, asked.__name__.lower())
+            assert get_type_hints(own)["asked"] is asked, name
+
+
+def test_the_map_shows_every_room_and_every_file_of_a_domain():
+    written = (ROOT.parents[1] / "docs" / "architecture.md").read_text()
+    shown = set(re.findall(r"`(?:\w+/)*(\w+)(?:/|\.py|\.js|\.html)`", written))
+    for room in (ROOT, *(ROOT / "domains" / name for name in (*DOMAINS, "vectors"))):
+        inside = {path.stem for path in room.iterdir() if path.suffix != ".typed" and not path.name.startswith("_")}
+        assert inside <= shown, room
+
+
+def test_settings_name_every_engine():
+    """They can't ask for the list of them: that imports torch."""
+    assert set(get_args(EngineName)) == set(REQUESTS)

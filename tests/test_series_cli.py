@@ -14,7 +14,7 @@ import pytest
 from support.commands import run
 
 from hmrnn import SeriesModel
-from hmrnn.domains.series.config import PlantedSeriesConfig, SeriesDataConfig
+from hmrnn.domains.series.config import PlantedSeriesConfig, SeriesDataConfig, SeriesModelConfig
 from hmrnn.domains.series.data.planted import plant
 from hmrnn.domains.series.data.sequences import load_series
 from hmrnn.domains.vectors.evaluation import log_likelihoods
@@ -83,6 +83,13 @@ def test_eval_of_another_file_takes_the_model_s_columns(trained, own_file):
     assert run("eval", str(trained), "--data", str(own_file), "--split", "test").returncode == 2
 
 
+def test_a_model_of_more_columns_than_layers_can_be_reads_a_file(tmp_path):
+    shape = SeriesModelConfig(hidden_sizes=(4, 4), output_size=4, embedding_size=4, components=1)
+    SeriesModel([f"x{i + 1}" for i in range(150)], shape).save_pretrained(tmp_path / "wide")
+    np.save(tmp_path / "wide.npy", np.random.default_rng(0).normal(size=(5, 150)))
+    assert "steps: 5" in ask("segment", str(tmp_path / "wide"), str(tmp_path / "wide.npy"))
+
+
 def test_generate_writes_csv_and_pictures(trained, own_file, tmp_path):
     rows = list(csv.reader(io.StringIO(ask("generate", str(trained), "--max-new", "7", "--seed", "1"))))
     assert rows[0] == ["x1", "x2", "x3"]
@@ -138,7 +145,7 @@ def test_score_within_a_margin(trained, own_file):
     assert "last of a segment" in own["scores"]["layer 1"]
     refused = run("score", str(trained), "--data", str(own_file))
     assert refused.returncode == 1
-    assert "not known where segments end" in refused.stderr
+    assert "not known where segments end: --ends names the column" in refused.stderr
     assert run("score", str(trained), "--margin", "-1").returncode == 2
 
 

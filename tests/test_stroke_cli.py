@@ -15,7 +15,7 @@ from hmrnn import StrokeModel
 from hmrnn.domains.strokes.config import StrokeDataConfig, WritingConfig
 from hmrnn.domains.strokes.data.lines import load_strokes
 from hmrnn.domains.strokes.data.points import read_json_lines, to_json
-from hmrnn.domains.strokes.data.writing import write
+from hmrnn.domains.strokes.data.writing import write_lines
 from hmrnn.domains.vectors.evaluation import log_likelihoods
 
 FLAGS = "--writing.lines 60 --writing.words 1 2 --writing.spacing 6 --hidden-sizes 12 12 12 --output-size 12"
@@ -40,7 +40,7 @@ def trained(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def own_lines(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("own") / "mine.jsonl"
-    lines = write(WritingConfig(lines=3, words=(1, 1), spacing=5.0, seed=9))
+    lines = write_lines(WritingConfig(lines=3, words=(1, 1), spacing=5.0, seed=9))
     path.write_text("".join(to_json(line.points) + "\n" for line in lines))
     return path
 
@@ -274,7 +274,7 @@ def test_score(trained):
     assert done.returncode == 0, done.stderr
     scores = json.loads(done.stdout)["scores"]
     assert set(scores) == {"layer 1", "layer 2"}
-    lines = write(WritingConfig(lines=60, words=(1, 2), spacing=6.0))
+    lines = write_lines(WritingConfig(lines=60, words=(1, 2), spacing=6.0))
     model = StrokeModel.from_pretrained(trained / "best")
     hits = found = gold = 0
     for line in lines:  # by hand: where letters end, but for the last of a line

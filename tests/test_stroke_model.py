@@ -27,7 +27,7 @@ from hmrnn.domains.strokes.config import (
 )
 from hmrnn.domains.strokes.data.lines import load_strokes
 from hmrnn.domains.strokes.data.points import Points
-from hmrnn.domains.strokes.data.writing import write
+from hmrnn.domains.strokes.data.writing import write_lines
 from hmrnn.domains.strokes.density import predicted_density
 from hmrnn.domains.vectors.evaluation import log_likelihoods
 from hmrnn.domains.vectors.generation import generate_points
@@ -365,7 +365,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path):
     A whole epoch: in one batch the second process has no line at all, and lines end at different steps, so that the
     points of the processes are not alike in number.
     """
-    lengths = np.array([len(line.points) for line in write(WritingConfig(lines=30, words=(1, 2), spacing=6.0))])
+    lengths = np.array([len(line.points) for line in write_lines(WritingConfig(lines=30, words=(1, 2), spacing=6.0))])
     assert (LineBatches(lengths[:27], 8, 10, 0).batches[-1, 3:] == NO_LINE).all()
     script = recorded_updates.__file__
     subprocess.run([sys.executable, script, "strokes", str(tmp_path / "one.pt"), "8", "0.0", "0"], check=True)

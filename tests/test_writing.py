@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hmrnn.domains.strokes.config import WritingConfig
 from hmrnn.domains.strokes.data.points import to_strokes
-from hmrnn.domains.strokes.data.writing import LEAST, WORDS, write
+from hmrnn.domains.strokes.data.writing import LEAST, WORDS, write_lines
 
 FONTS = get_args(get_type_hints(WritingConfig)["font"])
 LOADED = {font: HersheyFonts(load_default_font=font) for font in FONTS}
@@ -58,7 +58,7 @@ def distances(places, corners):
 
 def shapes(config):
     """The font's strokes and the written ones, line by line, and each line's size and slant, found by a fit."""
-    for line in write(config):
+    for line in write_lines(config):
         printed, drawn = font_strokes(config.font, line.text), to_strokes(line.points)
         known = stroke_ends(printed)
         fitted, *_ = np.linalg.lstsq(np.column_stack([known, np.ones(len(known))]), stroke_ends(drawn), rcond=None)
@@ -70,7 +70,7 @@ def shapes(config):
 @settings(max_examples=30)
 @given(CONFIGS)
 def test_marks_agree_with_the_text(config):
-    lines = write(config)
+    lines = write_lines(config)
     assert len(lines) == config.lines
     for line in lines:
         words = line.text.split(" ")
@@ -94,7 +94,11 @@ def test_marks_agree_with_the_text(config):
 @pytest.mark.parametrize("font", FONTS)
 def test_lines_come_from_the_seed_alone(font):
     config = WritingConfig(lines=8, font=font, seed=3)
-    lines, fewer, other = write(config), write(replace(config, lines=3)), write(replace(config, seed=4))
+    lines, fewer, other = (
+        write_lines(config),
+        write_lines(replace(config, lines=3)),
+        write_lines(replace(config, seed=4)),
+    )
     for line, again in zip(lines, fewer, strict=False):
         assert line.text == again.text
         for name in ("points", "letters", "words"):
@@ -112,7 +116,7 @@ def test_the_vocabulary():
 @pytest.mark.parametrize("font", FONTS)
 @pytest.mark.parametrize("spacing", [0.7, 2.5, 1000.0])
 def test_a_steady_hand_draws_the_font(font, spacing):
-    for line in write(replace(STEADY, font=font, spacing=spacing)):
+    for line in write_lines(replace(STEADY, font=font, spacing=spacing)):
         printed, drawn = font_strokes(font, line.text), to_strokes(line.points)
         assert len(drawn) == len(printed)
         for stroke, corners in zip(drawn, printed, strict=True):
@@ -165,7 +169,7 @@ def test_speed_varies_from_line_to_line_and_within_a_line():
 def test_jitter_moves_points_and_nothing_else():
     config = WritingConfig(lines=100, jitter=0.3)
     moves = []
-    for still, shaken in zip(write(replace(config, jitter=0)), write(config), strict=True):
+    for still, shaken in zip(write_lines(replace(config, jitter=0)), write_lines(config), strict=True):
         assert still.text == shaken.text
         np.testing.assert_array_equal(still.letters, shaken.letters)
         np.testing.assert_array_equal(still.points[:, 2], shaken.points[:, 2])
@@ -181,7 +185,7 @@ def test_strokes_without_length_are_points(monkeypatch):
     space = SimpleNamespace(strokes=[], left_offset=0, base_line=9, char_width=4)
     font = SimpleNamespace(all_glyphs={" ": space, **dict.fromkeys(string.ascii_lowercase, letter)})
     monkeypatch.setitem(sys.modules, "HersheyFonts", SimpleNamespace(HersheyFonts=lambda load_default_font: font))
-    for line in write(replace(STEADY, spacing=2)):
+    for line in write_lines(replace(STEADY, spacing=2)):
         drawn = to_strokes(line.points)
         assert [len(stroke) for stroke in drawn] == [1, 1, 3] * len(line.text.replace(" ", ""))
         np.testing.assert_allclose(np.concatenate(drawn[:3]), [[0, 0], [1, 1], [0, 5], [0, 7], [0, 9]], atol=1e-5)
@@ -190,4 +194,4 @@ def test_strokes_without_length_are_points(monkeypatch):
 def test_without_the_package_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "HersheyFonts", None)
     with pytest.raises(ValueError, match=r"needs the package Hershey-Fonts: pip install 'hmrnn\[strokes\]'"):
-        write(STEADY)
+        write_lines(STEADY)

@@ -5,6 +5,7 @@ No torch here: `hmrnn train text --help` reads this file and must be quick.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -12,24 +13,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from tyro.conf import Suppress, arg
+from tyro.conf import Suppress
+from tyro.constructors import PrimitiveConstructorSpec
 
 Boundary = Literal["step", "sample", "soft"]
 CopyBoundary = Literal["recompute", "hold"]
 RecurrentKind = Literal["hm-lstm", "lstm", "clockwork", "hrnn"]
-Engine = Literal["auto", "native", "events", "triton", "reference"]
+EngineName = Literal["auto", "native", "events", "triton", "reference"]
 Precision = Literal["auto", "float32", "bfloat16"]
 BOUNDARIES: tuple[str, ...] = get_args(Boundary)
 COPY_BOUNDARIES: tuple[str, ...] = get_args(CopyBoundary)
 PRECISIONS: tuple[str, ...] = get_args(Precision)
-Data = TypeVar("Data", bound="DataConfig")
+OwnData = TypeVar("OwnData", bound="DataConfig")
 
 
 # What no run needs. A config may come from a stranger: what it asks for must end, and fit into numbers.
 MOST_UNITS = 2**20
 MOST_LAYERS = 100
+MOST_VALUES = 10_000  # of one setting, such as names of columns
 MOST_SYMBOLS = 10**9
-LONGEST = 10**9  # epochs or minutes
+LONGEST_RUN = 10**9  # epochs or minutes
 LARGEST_SEED = 2**63 - 1
 
 SMALLEST_SIGMA = 0.0024787521766663585  # exp(-6): what models had before it could be set
@@ -49,6 +52,10 @@ class SettingError(ValueError):
 
     def told(self, name: Callable[[str], str]) -> str:
         return self.message.format(*map(name, self.settings), **self.values)
+
+
+class Contradiction(SettingError, UsageError):
+    """Settings that are not those of the run which is to go on."""
 
 
 def located_error(where: object, error: ValueError) -> ValueError:
@@ -78,13 +85,14 @@ def check_device(device: str) -> None:
         raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps; got {device!r}")
 
 
-def check_seed(seed: int) -> None:
-    if not 0 <= seed <= LARGEST_SEED:
-        raise ValueError(f"seed must not be negative, and at most {LARGEST_SEED}; got {seed}")
+def check_not_negative(name: str, value: float, most: float = math.inf) -> None:
+    if not 0 <= value < math.inf or value > most:
+        bound = f", and at most {most:,}" if most < math.inf else "" if isinstance(value, int) else ", and finite"
+        raise ValueError(f"{name} must not be negative{bound}; got {value}")
 
 
-def check_positive(name: str, value: float, most: float = float("inf")) -> None:
-    if not 0 < value < float("inf"):
+def check_positive(name: str, value: float, most: float = math.inf) -> None:
+    if not 0 < value < math.inf:
         raise ValueError(f"{name} must be positive and finite; got {value}")
     if value > most:
         raise ValueError(f"{name} must be at most {most:,}; got {value}")
@@ -99,6 +107,18 @@ def check_range(name: str, ends: tuple[int, int], most: int) -> None:
     low, high = ends
     if not 1 <= low <= high <= most:
         raise ValueError(f"{name} must be two numbers from 1 to {most:,}, the smaller first; got {low} and {high}")
+
+
+def shown_as(metavar: str, kind: Callable[[str], Any], *also: type) -> PrimitiveConstructorSpec[Any]:
+    """One word that `kind` makes a value of. Values of the types in `also` stand for one, too."""
+    own = kind if isinstance(kind, type) else Path
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda words: kind(words[0]),
+        is_instance=lambda value: isinstance(value, own) or ("~" if type(value) in also else False),
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 @dataclass(frozen=True)
@@ -155,7 +175,7 @@ class ModelConfig:
 
 
 STANDARD_INPUT = Path("-")
-NameOrFile = Annotated[str, arg(metavar="NAME|FILE")]
+NameOrFile = Annotated[str, shown_as("NAME|FILE", str)]
 
 
 @dataclass(frozen=True)
@@ -177,7 +197,7 @@ class DataConfig:
                 f"{', '.join(self.sets)}"
             )
 
-    def at_home(self: Data) -> Data:
+    def at_home(self: OwnData) -> OwnData:
         """With an absolute path, so that a run can be resumed from another folder."""
         return replace(self, data=str(Path(self.data).absolute())) if self.is_path else self
 
@@ -195,7 +215,7 @@ class MadeDataConfig:
     """Random seed of the data."""
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
+        check_not_negative("seed", self.seed, LARGEST_SEED)
 
 
 @dataclass(frozen=True)
@@ -253,41 +273,37 @@ class TrainingConfig:
     """Random seed. The same seed gives the same model on the same machine."""
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
+        check_not_negative("seed", self.seed, LARGEST_SEED)
         for name in ("batch_size", "window", "patience"):
             check_size(name, getattr(self, name))
         for name in ("learning_rate", "gradient_clip"):
             check_positive(name, getattr(self, name))
-        if self.detector_radius is not None and not 0 <= self.detector_radius < float("inf"):
-            raise ValueError(f"detector_radius must not be negative, and finite; got {self.detector_radius}")
-        check_positive("validate_every", self.validate_every, LONGEST)
+        check_positive("validate_every", self.validate_every, LONGEST_RUN)
         if self.checkpoint_minutes is not None:
-            check_positive("checkpoint_minutes", self.checkpoint_minutes, LONGEST)
-        for name in ("epochs", "minutes"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= LONGEST:
-                raise ValueError(f"{name} must not be negative, and at most {LONGEST:,}; got {value}")
+            check_positive("checkpoint_minutes", self.checkpoint_minutes, LONGEST_RUN)
+        for name, most in {
+            "epochs": LONGEST_RUN,
+            "minutes": LONGEST_RUN,
+            "detector_radius": math.inf,
+            "warmup": math.inf,
+            "guided_updates": math.inf,
+            "uncertainty_weight": math.inf,
+            "slope_per_epoch": math.inf,
+        }.items():
+            if getattr(self, name) is not None:
+                check_not_negative(name, getattr(self, name), most)
         for name in ("learning_rate_divisor", "slope_limit"):
-            if not 1 <= getattr(self, name) < float("inf"):
+            if not 1 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be at least 1, and finite; got {getattr(self, name)}")
-        if self.warmup < 0:
-            raise ValueError(f"warmup must not be negative; got {self.warmup}")
         if not 0 <= self.weight_decay * self.learning_rate < 1:
             raise ValueError(
                 f"weight_decay must not be negative, and less than 1 / learning_rate; got {self.weight_decay}"
             )
-        if not 0 <= self.average < 1:
-            raise ValueError(f"average must be at least 0, and less than 1; got {self.average}")
+        check_share("average", self.average)
         if not 0 <= self.cooldown <= 1:
             raise ValueError(f"cooldown is a share, from 0 to 1; got {self.cooldown}")
         if self.target_rate != "auto" and not 0 < self.target_rate < 1:
             raise ValueError(f"target_rate is a share, between 0 and 1, or auto; got {self.target_rate}")
-        if self.guided_updates is not None and self.guided_updates < 0:
-            raise ValueError(f"guided_updates must not be negative; got {self.guided_updates}")
-        if not 0 <= self.uncertainty_weight < float("inf"):
-            raise ValueError(f"uncertainty_weight must not be negative, and finite; got {self.uncertainty_weight}")
-        if not 0 <= self.slope_per_epoch < float("inf"):
-            raise ValueError(f"slope_per_epoch must not be negative, and finite; got {self.slope_per_epoch}")
 
     @property
     def guides(self) -> bool:
@@ -295,7 +311,7 @@ class TrainingConfig:
         return self.guided_updates != 0
 
 
-Device = Annotated[str, arg(metavar="DEVICE")]
+Device = Annotated[str, shown_as("DEVICE", str)]
 
 
 @dataclass(frozen=True)
@@ -304,7 +320,7 @@ class ReadingConfig:
 
     checkpoint: Literal["best", "last"] = "best"
     """Which model of the run: the one with the best validation, or the last. Only best is averaged (--average)."""
-    engine: Engine = "auto"
+    engine: EngineName = "auto"
     """Engine that computes the network. auto uses the fastest available."""
     precision: Precision = "auto"
     """Precision of matrix products. auto uses that of the run."""
@@ -344,7 +360,9 @@ class RunConfig:
 
 NEVER = 10**6  # validations, epochs
 
-# What the presets of full size share, but for the paper's.
+# What the presets for a laptop share,
+SMALL = TrainingConfig(batch_size=32, learning_rate=0.004, patience=4, cooldown=0.5)
+# and those of full size, but for the paper's.
 OURS = TrainingConfig(batch_size=32, warmup=500, average=0.999, patience=NEVER, cooldown=0.5)
 
 

@@ -45,8 +45,8 @@ def widest(device: torch.device) -> torch.dtype:
 
 def fetched(device: torch.device, *values: float | Tensor) -> list[float]:
     """Single numbers of a device, all at once: who asks for one after the other waits for it as often."""
-    told = [torch.as_tensor(value, dtype=widest(device), device=device) for value in values]
-    return [float(value) for value in torch.stack(told).tolist()]
+    there = [torch.as_tensor(value, dtype=widest(device), device=device) for value in values]
+    return [float(value) for value in torch.stack(there).tolist()]
 
 
 def on_cpu(value: Any) -> Any:

@@ -6,6 +6,8 @@ import sys
 from typing import TextIO
 from unicodedata import category
 
+NAMED = 20  # things of one kind that a message names: those beyond are only counted
+
 
 def printable(text: object, kept: str = "") -> str:
     """A text in which control characters, such as those that begin an escape sequence, are seen as \\x1b and the like.

@@ -33,8 +33,8 @@ class Call:
     @property
     def shape(self) -> tuple[int, int, int]:
         """T, B and input_size."""
-        T, B = self.x.shape[:2] if isinstance(self.x, Tensor) else self.x.index.shape
-        return T, B, (self.x if isinstance(self.x, Tensor) else self.x.values).shape[-1]
+        T, B, input_size = self.x.shape
+        return T, B, input_size
 
     def dense_x(self) -> Tensor:
         """(T, B, input_size), zero at padded steps: what stands there, NaN too, must not reach a gradient."""
@@ -152,12 +152,11 @@ class Recurrent(nn.Module, ABC):
             return self._packed(x, state, lengths, boundaries, slope, generator)
         if isinstance(boundaries, PackedSequence):
             raise TypeError("boundaries are a PackedSequence, and x is none: pack both, or neither")
-        shape = x.shape if isinstance(x, Tensor) else (*x.index.shape, *x.values.shape[1:])
-        if len(shape) == 2:
+        if len(x.shape) == 2:
             return self._unbatched(x, state, lengths, boundaries, slope, generator)
-        if len(shape) != 3:
+        if len(x.shape) != 3:
             raise ValueError(
-                f"x must have 3 dimensions (time, batch, input_size), or 2 (time, input_size); got {tuple(shape)}"
+                f"x must have 3 dimensions (time, batch, input_size), or 2 (time, input_size); got {tuple(x.shape)}"
             )
         if self.batch_first:
             x = x.transpose(0, 1) if isinstance(x, Tensor) else x.transpose()
@@ -257,9 +256,8 @@ class Recurrent(nn.Module, ABC):
         Returns:
             The output, and the state after the step. They may share memory: do not write into them.
         """
-        shape = x.shape if isinstance(x, Tensor) else (*x.index.shape, *x.values.shape[1:])
-        if len(shape) != 2:
-            raise ValueError(f"x must have 2 dimensions (batch, input_size) in a single step; got {tuple(shape)}")
+        if len(x.shape) != 2:
+            raise ValueError(f"x must have 2 dimensions (batch, input_size) in a single step; got {tuple(x.shape)}")
         given = None if boundaries is None else boundaries.unsqueeze(0)
         x = x.unsqueeze(0) if isinstance(x, Tensor) else x[None]
         output, state = self.unroll(self._check(x, state, None, given, slope, generator))
@@ -275,16 +273,14 @@ class Recurrent(nn.Module, ABC):
         generator: torch.Generator | None,
     ) -> Call:
         like = next(self.parameters())
-        values = x if isinstance(x, Tensor) else x.values
-        T, B = x.shape[:2] if isinstance(x, Tensor) else x.index.shape
-        input_size = values.shape[-1]
+        T, B, input_size = x.shape
         if input_size != self.input_size:
             raise ValueError(
                 f"x must have {self.input_size} features (input_size) in its last dimension; got {input_size}"
             )
         if T == 0 or B == 0:
             raise ValueError(f"x must have at least one time step and one batch row; got {T} and {B}")
-        check_like("x", values, like)
+        check_like("x", x if isinstance(x, Tensor) else x.values, like)
         if state is None:
             state = self.initial_state(B)
         else:

@@ -66,6 +66,11 @@ class Piecewise:
     repeats: Tensor | None = None
     in_order: bool = False
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the sequence written out: (T, B, H), for instance."""
+        return (*self.index.shape, *self.values.shape[1:])
+
     def __repr__(self) -> str:
         values = " of ".join(map(str, sizes(self.values)))
         return f"Piecewise({' x '.join(map(str, sizes(self.index)))} steps, {values} units)"

@@ -187,7 +187,9 @@ def test_files_of_series_without_end(runs, tmp_path, ending, monkeypatch):
     """They cost their maker nothing: packed, or with holes."""
     path = tmp_path / f"large.{ending}"
     if ending == "npz":
-        monkeypatch.setattr("hmrnn.domains.series.data.files.MOST", 1 << 22)  # instead of a gigabyte, to be quick
+        monkeypatch.setattr(
+            "hmrnn.domains.series.data.files.LARGEST_FILE", 1 << 22
+        )  # instead of a gigabyte, to be quick
         path.write_bytes(archive(bytes(1 << 23)))
         assert path.stat().st_size < 1 << 14
     else:

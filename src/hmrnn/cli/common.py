@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import import_module
@@ -12,6 +12,7 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
+from hmrnn.cli import flags
 from hmrnn.config import RunConfig, UsageError
 from hmrnn.domains import DOMAINS
 from hmrnn.printable import for_stream, printable
@@ -21,8 +22,6 @@ from hmrnn.structure.scores import Scores, score_summary, score_table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FIGURE_ENDINGS = (".pdf", ".svg", ".png")
-
 
 def matplotlib_figures(module: str) -> Any:
     """A module that draws, if what it needs is there."""
@@ -30,6 +29,16 @@ def matplotlib_figures(module: str) -> Any:
         return import_module(module)
     except ImportError:
         raise ValueError("figures need the package matplotlib: pip install 'hmrnn[show]'") from None
+
+
+def draw_figures(
+    asked: flags.Figure, kinds: Sequence[str], own: Callable[[Sequence[str]], Mapping[str, Figure]]
+) -> None:
+    """Draws figures of these kinds: how runs were trained, and those of `own`, which takes the other kinds."""
+    as_file = one_file(asked.out, kinds)
+    made = {"training": draw_training(asked.runs)} if "training" in kinds else {}
+    others = [kind for kind in kinds if kind != "training"]
+    save_figures({**made, **(own(others) if others else {})}, asked.out, as_file)
 
 
 def draw_training(directories: Sequence[Path]) -> Figure:
@@ -55,7 +64,7 @@ def check_comparable(runs: Mapping[Path, RunConfig]) -> None:
 
 def one_file(out: Path, kinds: Sequence[str]) -> bool:
     """Whether a figure's --out is a file, and not a folder."""
-    is_file = out.suffix in FIGURE_ENDINGS and not out.is_dir()
+    is_file = out.suffix in flags.FIGURE_ENDINGS and not out.is_dir()
     if is_file and len(kinds) > 1:
         raise UsageError(f"--out {out} is one file: say with --kind which figure; or name a folder for all of them")
     return is_file
@@ -65,7 +74,7 @@ def save_figures(figures: Mapping[str, Figure], out: Path, as_file: bool) -> Non
     """Into the one file, or each as pdf, svg and png into the folder."""
     (out.parent if as_file else out).mkdir(parents=True, exist_ok=True)
     for name, drawn in figures.items():
-        for path in [out] if as_file else [out / f"{name}{ending}" for ending in FIGURE_ENDINGS]:
+        for path in [out] if as_file else [out / f"{name}{ending}" for ending in flags.FIGURE_ENDINGS]:
             write_figure(drawn, path)
             print(for_stream(str(path)))
 

@@ -6,23 +6,25 @@ A command is a dataclass: its docstring is the command's help, its fields are th
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from hmrnn.cli.metavars import Dir, NameOrFile, shown_as
+from hmrnn.cli.metavars import Dir
 from hmrnn.config import (
     STANDARD_INPUT,
     Device,
-    Engine,
+    EngineName,
+    NameOrFile,
     ReadingConfig,
     RunConfig,
     SettingError,
-    UsageError,
     check_device,
+    check_not_negative,
+    shown_as,
 )
 from hmrnn.storage.shipped import located
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 Run = Annotated[Path, shown_as("RUN", located)]
 Runs = Annotated[Positional[tuple[Run, ...]], arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")]
+FIGURE_ENDINGS = (".pdf", ".svg", ".png")
 Split: TypeAlias = Literal["train", "valid", "test", "all"]
 BY_DEFAULT = ReadingConfig()
 OTHER_NAMES = {"directory": "--out"}  # flags that are not called like their setting
@@ -49,20 +52,22 @@ def check_there(path: Path | None, hint: str = "") -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command(ABC):
+class Command:
     """What a user asked for."""
 
     examples: ClassVar[tuple[str, ...]] = ()
     """Command lines without the word hmrnn, which --help ends with."""
 
-    def check(self) -> None:  # noqa: B027
+    def check(self) -> None:
         """Refuses flags that contradict each other, and values that can't be."""
 
-    def look(self, domain: Domain) -> None:  # noqa: B027
+    def look(self, domain: Domain) -> None:
         """Refuses what is to be read and is not there. Before torch is imported: a slip of the pen is told at once."""
 
-    @abstractmethod
-    def carry_out(self) -> None: ...
+    def carry_out(self) -> None:
+        """By the function with the name of this class, in the file commands.py beside its flags.py."""
+        folder = type(self).__module__.rpartition(".")[0]
+        getattr(import_module(f"{folder}.commands"), type(self).__name__.lower())(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +81,7 @@ class Train(Command):
     """Continue the run in this directory exactly where it stopped. Only epochs, minutes and checkpoints may change."""
     data_dir: Dir | None = None
     """Where published data sets are. By default HMRNN_DATA, or ~/.cache/hmrnn."""
-    engine: Engine = "auto"
+    engine: EngineName = "auto"
     """Engine that computes the network. auto uses the fastest available."""
     device: Device = "auto"
     """Device: cpu, cuda, cuda:N or mps. auto uses a GPU if CUDA has one. A resumed run keeps its device."""
@@ -141,8 +146,7 @@ class Generate(OfRun):
     """Print the result with its boundaries as one line of JSON."""
 
     def check(self) -> None:
-        if self.max_new < 0:
-            raise UsageError(f"--max-new must not be negative; got {self.max_new}")
+        check_not_negative("--max-new", self.max_new)
 
 
 @dataclass(frozen=True, kw_only=True)

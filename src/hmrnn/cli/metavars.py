@@ -3,7 +3,7 @@ each text as one paragraph; no "default: None"."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass, replace
 from pathlib import Path
@@ -20,22 +20,12 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
+from hmrnn.config import shown_as
+
 if TYPE_CHECKING:
     from hmrnn.cli.flags import Command
 
 REGISTRY = ConstructorRegistry()
-
-
-def shown_as(metavar: str, kind: Callable[[str], Any], *also: type) -> PrimitiveConstructorSpec[Any]:
-    """One word that `kind` makes a value of. Values of the types in `also` stand for one, too."""
-    own = kind if isinstance(kind, type) else Path
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=metavar,
-        instance_from_str=lambda words: kind(words[0]),
-        is_instance=lambda value: isinstance(value, own) or ("~" if type(value) in also else False),
-        str_from_instance=lambda value: [str(value)],
-    )
 
 
 PLAIN = {int: shown_as("N", int), float: shown_as("NUMBER", float, int), str: shown_as("TEXT", str)}
@@ -83,7 +73,6 @@ def fields_of(kind: type, default: object) -> tuple[StructFieldSpec, ...]:
 
 
 Dir = Annotated[Path, shown_as("DIR", Path)]
-NameOrFile = Annotated[str, shown_as("NAME|FILE", str)]
 
 
 def parsed(flags: type[Command], prog: str, arguments: Sequence[str], **more: Any) -> Command:

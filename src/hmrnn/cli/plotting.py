@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hmrnn.cli.common import (
-    FIGURE_ENDINGS,
     check_comparable,
     matplotlib_figures,
     print_json,
     write_figure,
 )
+from hmrnn.cli.flags import FIGURE_ENDINGS
 from hmrnn.config import UsageError
 from hmrnn.printable import for_stream, printable
 from hmrnn.training.history import History, read_history

@@ -24,6 +24,13 @@ COMMANDS: Mapping[str, str] = {
 
 def command(name: str, arguments: Sequence[str]) -> None:
     """`hmrnn NAME RUN …`."""
+    from hmrnn.storage.config_json import read_once
+
+    with read_once():
+        ask(name, arguments)
+
+
+def ask(name: str, arguments: Sequence[str]) -> None:
     domain = domain_of(arguments)
     prog = f"hmrnn {name}"
     if domain is None:

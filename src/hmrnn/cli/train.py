@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hmrnn.training.run import Outcome
 
 
-BOUNDS: Mapping[str, float | None] = {"epochs": NEVER, "minutes": None}  # each with what stands for no bound
+NO_BOUND: Mapping[str, float | None] = {"epochs": NEVER, "minutes": None}  # what stands for none
 
 
 def train(domain: Domain, arguments: Sequence[str]) -> None:
@@ -30,7 +30,7 @@ def train(domain: Domain, arguments: Sequence[str]) -> None:
     first_look.add_argument("--preset")
     first_look.add_argument("--resume", type=Path)
     first_look.add_argument("--data")
-    for bound in BOUNDS:
+    for bound in NO_BOUND:
         first_look.add_argument(f"--{bound}")
     seen, _ = first_look.parse_known_args(arguments)
     presets = domain.presets
@@ -42,7 +42,8 @@ def train(domain: Domain, arguments: Sequence[str]) -> None:
     start = replace(start, training=replace(start.training, **lifted(seen)))
     flags = domain.flags()["train"]
     with bad_usage():
-        asked = parsed(flags, f"hmrnn train {domain.name}", arguments, default=flags(run=start))  # type: ignore[call-arg]
+        default = flags(run=start)  # type: ignore[call-arg]
+        asked = parsed(flags, f"hmrnn train {domain.name}", arguments, default=default, description=about(domain))
         asked.check()
     if seen.resume is not None and seen.preset is not None:
         raise UsageError("--preset can't be combined with --resume: the run has its settings")
@@ -50,10 +51,17 @@ def train(domain: Domain, arguments: Sequence[str]) -> None:
     asked.carry_out()
 
 
+def about(domain: Domain) -> str:
+    return (
+        f"Train a model to predict {domain.goal}. The result is a directory, called a run.\n\n"
+        "Defaults shown are those of --preset, or of the run that is resumed."
+    )
+
+
 def lifted(seen: argparse.Namespace) -> dict[str, Any]:
     """The bounds of a preset, or of the run so far, that do not hold: those that are not given while the other is."""
-    given = [bound for bound in BOUNDS if getattr(seen, bound) is not None]
-    return {bound: none for bound, none in BOUNDS.items() if given and bound not in given}
+    given = [bound for bound in NO_BOUND if getattr(seen, bound) is not None]
+    return {bound: none for bound, none in NO_BOUND.items() if given and bound not in given}
 
 
 def settings_of(directory: Path, domain: Domain) -> RunConfig:

@@ -54,8 +54,9 @@ class Domain(ABC):
     """A kind of sequence.
 
     Its folder has the same files as that of every other: config (settings and presets), data/ (loading, splitting),
-    model, task (what training asks), evaluation, generation, structure (following a sequence), known (boundaries to
-    score by), figures, explorer, and flags and commands (what each command takes and does).
+    model, task (what training asks), figures, explorer, and flags and commands (what each command takes and does). How
+    a sequence is evaluated, generated and followed is in evaluation, generation, reading and structure: in the folder
+    of the domain, or in vectors/.
     """
 
     name: ClassVar[str]  # in config.json and on the command line

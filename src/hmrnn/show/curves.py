@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hmrnn.config import ModelConfig
-from hmrnn.show.names import LONGEST, printed, take_literally
+from hmrnn.show.names import LONGEST_NAME, printed, take_literally
 from hmrnn.show.style import LINES, TEXT_WIDTH, WITH_BLACK
 from hmrnn.training.history import History, Losses, Numbers
 
@@ -67,7 +67,7 @@ def curves_figure(histories: Sequence[History]) -> Figure:
         Curve(label, i, usual(history), smoothed(history.training), history.validation.finite)
         for i, (history, label) in enumerate(zip(histories, labels(histories), strict=True))
     ]
-    columns = 2 if max(len(curve.label) for curve in curves) <= LONGEST else 1
+    columns = 2 if max(len(curve.label) for curve in curves) <= LONGEST_NAME else 1
     rows = -(-len(curves) // columns) + 1
     figure = Figure(figsize=(TEXT_WIDTH, 3.7 + 0.19 * rows), layout="constrained")
     read, time = figure.subplots(1, 2, sharey=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from matplotlib.legend import Legend
 
-LONGEST = 60  # characters
+LONGEST_NAME = 60  # characters
 
 
 def printed(name: str) -> str:
     """A name that may be long, or hold what no font has."""
     name = "".join(symbol if symbol.isprintable() else "·" for symbol in name)
-    return name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}…{name[-LONGEST // 2 + 1 :]}"
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}…{name[-LONGEST_NAME // 2 + 1 :]}"
 
 
 def take_literally(legend: Legend) -> None:

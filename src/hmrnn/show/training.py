@@ -15,20 +15,19 @@ from hmrnn.show.style import LINES, TEXT_WIDTH, WITH_BLACK
 from hmrnn.training.history import can_be_drawn
 
 
-def training_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], told: Measure) -> Figure:
+def training_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], measure: Measure) -> Figure:
     """Loss, firing rates and slope of one or more runs, from the records of their metrics.jsonl."""
-    measure = told.name
     figure = Figure(figsize=(TEXT_WIDTH, 3.2), layout="constrained")
     loss, rates, slope = figure.subplots(1, 3)
     for i, (directory, records) in enumerate(runs.items()):
         name, colour = printed(directory), WITH_BLACK[i % len(WITH_BLACK)]
         placed = [r for r in records if can_be_drawn(r.get("epoch"))]
-        updates = [r for r in placed if can_be_drawn(r.get(measure))]
-        checked = [r for r in placed if can_be_drawn(r.get(f"valid_{measure}"))]
+        updates = [r for r in placed if can_be_drawn(r.get(measure.name))]
+        checked = [r for r in placed if can_be_drawn(r.get(f"valid_{measure.name}"))]
         epochs = [r["epoch"] for r in updates]
-        smooth = running_mean([r[measure] for r in updates])
+        smooth = running_mean([r[measure.name] for r in updates])
         loss.plot(epochs, smooth, color=colour, linewidth=1, label=name)
-        at, values = [r["epoch"] for r in checked], [r[f"valid_{measure}"] for r in checked]
+        at, values = [r["epoch"] for r in checked], [r[f"valid_{measure.name}"] for r in checked]
         loss.plot(
             at, values, color=colour, linestyle="", marker="os^Dv"[i % 5], markersize=4, gid=f"{name}: validation"
         )
@@ -42,7 +41,7 @@ def training_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], told: Measu
         if detectors:
             slopes = [r["slope"] if can_be_drawn(r.get("slope")) else math.nan for r in updates]
             slope.plot(epochs, slopes, color=colour, linestyle=LINES[i % 4], label=name)
-    for axes, title in ((loss, told.text), (rates, "boundaries a step"), (slope, "slope")):
+    for axes, title in ((loss, measure.text), (rates, "boundaries a step"), (slope, "slope")):
         axes.set_xlabel("epoch")
         axes.set_title(title + (" (line: training, marks: validation)" if axes is loss else ""), fontsize=8.5)
         axes.grid(alpha=0.3)

@@ -118,10 +118,10 @@ def content_of(files: Sequence[Path]) -> str:
     known = own_cache_directory("data") / f"{name}.json"
     if can_be_trusted(known):
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-            told = read_json(known, MOST_KEPT)
-            check_seal(told, known)
-            if told["stamps"] == stamps:
-                return str(told["content"])
+            noted = read_json(known, MOST_KEPT)
+            check_seal(noted, known)
+            if noted["stamps"] == stamps:
+                return str(noted["content"])
     for path in files:
         check_regular(path)  # a device has no end
     content = hashlib.sha256("".join(sha256_of(path) for path in files).encode()).hexdigest()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeAlias, TypeVar, get_type_hints
 
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from hmrnn.config import (
     BOUNDS,
-    MOST_LAYERS,
+    MOST_VALUES,
+    Contradiction,
     ModelConfig,
     RunConfig,
 )
@@ -47,9 +51,9 @@ def from_json(kind: type[Config], content: Any, where: str) -> Config:
 
 
 def check_setting(name: str, value: Any, hint: Any) -> None:
-    """Refuses a value of the wrong type, more of them than layers may be, and numbers that fit into no machine's."""
+    """Refuses a value of the wrong type, too many of them, and numbers that fit into no machine's."""
     parts = value if isinstance(value, tuple) else (value,)
-    fits = len(parts) <= MOST_LAYERS and not any(isinstance(part, int) and abs(part) >= 2**63 for part in parts)
+    fits = len(parts) <= MOST_VALUES and not any(isinstance(part, int) and abs(part) >= 2**63 for part in parts)
     try:
         if fits:
             check_type(value, hint, collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS)
@@ -59,24 +63,27 @@ def check_setting(name: str, value: Any, hint: Any) -> None:
         raise ValueError(f"{name} can't be {str(value)[:80]!r}")
 
 
-def contradictions(asked: RunConfig, run: RunConfig) -> list[str]:
-    """The flags that ask for other numbers than the run's."""
-    found = []
-    for part in (f.name for f in fields(asked)):
-        found += _contradictions(getattr(asked, part), getattr(run, part), "--")
-    return found
+def check_same(asked: RunConfig, run: RunConfig, where: Path) -> None:
+    """Refuses settings that a run, whose directory is `where`, can't go on with."""
+    wrong = [own for f in fields(asked) for own in differing(getattr(asked, f.name), getattr(run, f.name))]
+    told: list[str] = []
+    values: dict[str, Any] = {}
+    for i, (_, a, b) in enumerate(wrong):
+        told.append(f"{{{i}}} {{asked{i}}} (it has {{has{i}}})")
+        values |= {f"asked{i}": a, f"has{i}": b}
+    if wrong:
+        message = f"{', '.join(told)} contradicts the run in {{where}}"
+        raise Contradiction(message, *(name for name, _, _ in wrong), where=where, **values)
 
 
-def _contradictions(asked: Any, run: Any, prefix: str) -> list[str]:
-    found = []
+def differing(asked: Any, run: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The settings that must stay and differ, such as planted.seed, with what is asked for and what the run has."""
     for f in fields(asked):
         a, b = getattr(asked, f.name), getattr(run, f.name)
-        name = prefix + f.name.replace("_", "-")
         if dataclasses.is_dataclass(a):
-            found += _contradictions(a, b, f"{name}.")
+            yield from differing(a, b, f"{prefix}{f.name}.")
         elif a != b and f.name not in BOUNDS:
-            found.append(f"{name} {a} (it has {b})")
-    return found
+            yield f"{prefix}{f.name}", a, b
 
 
 FORMAT_VERSION = 1
@@ -85,8 +92,31 @@ MOST_CONFIG = 1 << 20  # bytes of config.json
 NOTES = ("data", "training", "fingerprint", "data_dir")  # what a training run adds to its model's config.json
 
 
-def read_config(directory: Path, *, files: bool = True) -> tuple[ModelConfig, dict[str, Any]]:
+Contents: TypeAlias = tuple[ModelConfig, dict[str, Any]]
+_known: ContextVar[dict[tuple[Path, bool], Contents] | None] = ContextVar("known", default=None)
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Within it, each config.json is read once: a command sees one state of a run that may be training meanwhile."""
+    token = _known.set({})
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+def read_config(directory: Path, *, files: bool = True) -> Contents:
     """The model's config, and the notes beside it. Without `files`, those that belong to it need not be there."""
+    known = _known.get()
+    if known is None:
+        return _read_config(directory, files)
+    if (directory, files) not in known:
+        known[directory, files] = _read_config(directory, files)
+    return known[directory, files]
+
+
+def _read_config(directory: Path, files: bool) -> Contents:
     path = directory / "config.json"
     try:
         written = read_bytes(path, MOST_CONFIG)

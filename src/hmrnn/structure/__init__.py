@@ -1,1 +1,1 @@
-"""What a model found in a text: operations, segments, scores."""
+"""What a model found in a sequence: operations, segments, scores."""

@@ -52,7 +52,7 @@ class Steps:
         """Stretches that follow each other, as one."""
         parts = list(parts)
         if not parts:
-            raise ValueError("there are no steps to join: the text is empty")
+            raise ValueError("there are no steps to join: the sequence is empty")
         values: dict[str, Any] = {f.name: torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Steps)[1:-1]}
         columns = [p.h for p in parts if p.h is not None]
         h = tuple(torch.cat(column) for column in zip(*columns, strict=True)) if columns else None

@@ -77,7 +77,7 @@ class SavedRun:
 
 
 def check_new(directory: Path, data: DataConfig) -> None:
-    """Refuses a directory that holds something, or that would become part of the text."""
+    """Refuses a directory that holds something, or that would become part of the data."""
     if data.is_path and Path(data.data).is_dir() and Path(data.data).resolve() in directory.resolve().parents:
         raise SettingError(
             "{new} lies in {data}, whose files are the data: choose another {0}",

@@ -154,9 +154,9 @@ class Training:
         wishes = [stop == number for number in STOPPED]
         wishes += [self.over and self.processes.first, checkpoint and self.processes.first]
         # The one time that an update waits for a GPU.
-        norm, *told = fetched(self.device, length, loss.mean, *loss.rates)
-        sums = self.processes.sum([*told, *map(float, wishes)])
-        mean_loss, *rates = (value / self.processes.world for value in sums[: len(told)])
+        norm, *means = fetched(self.device, length, loss.mean, *loss.rates)
+        sums = self.processes.sum([*means, *map(float, wishes)])
+        mean_loss, *rates = (value / self.processes.world for value in sums[: len(means)])
         # Every process sees the same sums and, after averaging, the same gradient: all decide alike.
         applied = math.isfinite(mean_loss) and math.isfinite(norm)
         if applied:
@@ -169,7 +169,7 @@ class Training:
         self.skipped += not applied
         self.skipped_in_a_row = 0 if applied else self.skipped_in_a_row + 1
         self.update += 1
-        *stops, over, checkpoint = (value > 0 for value in sums[len(told) :])
+        *stops, over, checkpoint = (value > 0 for value in sums[len(means) :])
         stopped = next((number for number, asked in zip(STOPPED, stops, strict=True) if asked), None)
         told_loss = self.task.measure.of(mean_loss)
         return Update(told_loss, rates, loss.steps, norm, learning_rate, applied, stopped, over, checkpoint)

@@ -15,9 +15,9 @@ from hmrnn.config import STANDARD_INPUT, Measure, Precision, RunConfig, UsageErr
 from hmrnn.devices import description as description_of
 from hmrnn.devices import resolve
 from hmrnn.domains import DOMAINS, Data
-from hmrnn.engines import ASKED_FOR, native
+from hmrnn.engines import ASKED_FOR, choose, native
 from hmrnn.guidance.branching import Branching
-from hmrnn.storage.config_json import contradictions
+from hmrnn.storage.config_json import check_same
 from hmrnn.storage.files import writing
 from hmrnn.storage.pretrained import check_weights, size_of
 from hmrnn.training.checkpoint import (
@@ -140,9 +140,7 @@ def reopen(
         raise UsageError(f"{directory} is a run on {saved.config.kind}")
     teacher = load_teacher(directory, saved.config)
     run = settled(run, saved.config.model.precision, teacher)
-    wrong = contradictions(run, saved.config)
-    if wrong:
-        raise UsageError(f"{', '.join(wrong)} contradicts the run in {directory}")
+    check_same(run, saved.config, directory)
     if data_dir is not None:
         saved = replace(saved, data_dir=data_dir.absolute())
     data = DOMAINS[run.kind].load(run, saved.data_dir)
@@ -189,9 +187,10 @@ def new_teacher(run: RunConfig, data: Data, directory: Path, processes: Processe
 
 def fastest_precision(run: RunConfig, engine: str, device: torch.device) -> Precision:
     """Of a new run, which keeps it also where it is resumed on another processor."""
-    native_runs = device.type == "cpu" and engine in ("auto", "native")
-    takes_it = native_runs and run.model.model != "clockwork" and run.model.boundary != "soft"
-    return "bfloat16" if takes_it and native.multiplies_bfloat16_fast() else "float32"
+    if run.model.model == "clockwork":  # which no engine computes
+        return "float32"
+    chosen, _ = choose(engine, run.model.boundary, device, torch.float32)
+    return "bfloat16" if chosen == native.ENGINE.name and native.multiplies_bfloat16_fast() else "float32"
 
 
 def prepare(

@@ -12,7 +12,7 @@ from hmrnn.guidance.branching import Branching
 from hmrnn.storage.tensors import read_tensors, write_tensors
 
 TEACHER = "teacher.safetensors"
-MOST = 1 << 28  # bytes
+MOST_TEACHER = 1 << 28  # bytes of its file
 
 
 def save_teacher(directory: Path, teacher: Branching) -> None:
@@ -28,7 +28,7 @@ def load_teacher(directory: Path, run: RunConfig) -> Branching | None:
         if run.training.target_rate == "auto":
             raise ValueError(f"{path} is missing: it tells what the detectors of this run learn")
         return None
-    state, _ = read_tensors(path, MOST)
+    state, _ = read_tensors(path, MOST_TEACHER)
     try:
         return Branching.from_state_dict({name: values.numpy() for name, values in state.items()})
     except (ValueError, LookupError, TypeError) as error:

@@ -9,20 +9,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hmrnn.cli.common import (
-    draw_training,
+    draw_figures,
     matplotlib_figures,
-    one_file,
     output,
     print_json,
-    save_figures,
     write_figure,
 )
-from hmrnn.config import UsageError
+from hmrnn.config import SettingError, UsageError
 from hmrnn.domains.series import flags
 from hmrnn.domains.series.config import SeriesDataConfig
 from hmrnn.domains.series.data.sequences import Known, SeriesData, SeriesLines, Values, lines_of, load_series
@@ -30,8 +28,8 @@ from hmrnn.domains.series.drawing import STYLE, series_svg
 from hmrnn.domains.series.model import SeriesModel
 from hmrnn.domains.vectors.commands import (
     MOST_ON_PAGE,
-    Chosen,
     Source,
+    ToRead,
     Words,
     generated,
     segments_line,
@@ -47,13 +45,16 @@ from hmrnn.show.drawings import drawings_page
 from hmrnn.storage.files import write_atomically
 from hmrnn.storage.pretrained import load_model
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 FIGURES = ("training", "segments")
 FIGURES_MODULE = "hmrnn.domains.series.figures"
 SHOWN = 200  # steps of a figure
 WORDS = Words("sequence", "step")
 
 
-def to_read(model: SeriesModel, asked: flags.OfSeries | flags.Figure, **which: Any) -> Chosen[SeriesDataConfig]:
+def to_read(model: SeriesModel, asked: flags.OfSeries | flags.Figure, **which: Any) -> ToRead[SeriesDataConfig]:
     """The sequences that a command names, with the columns of the model."""
 
     def other(config: SeriesDataConfig, data: str) -> SeriesDataConfig:
@@ -77,7 +78,7 @@ def undivided(model: SeriesModel, config: SeriesDataConfig) -> SeriesLines:
     return lines_of(replace(config, columns=model.columns))
 
 
-def known_in(read: Chosen[SeriesDataConfig]) -> list[Known]:
+def known_in(read: ToRead[SeriesDataConfig]) -> list[Known]:
     """The ends that are known in each sequence."""
     lines = read.data.lines if isinstance(read.data, LineData) else read.data
     assert isinstance(lines, SeriesLines)
@@ -97,6 +98,7 @@ def generate(asked: flags.Generate) -> None:
     drawing = matplotlib_figures(FIGURES_MODULE) if out is not None and out.suffix != ".csv" else None
     model = load_model(SeriesModel, asked.run, asked.reading)
     given = None if asked.prime is None else undivided(model, SeriesDataConfig(str(asked.prime))).line(0)
+    primed = 0 if given is None else len(given)
     [made] = generated(model, given, 1, asked.max_new, asked.bias, asked.seed)
     if given is None:
         made = made[1:]  # the step of which all is missing
@@ -107,11 +109,11 @@ def generate(asked: flags.Generate) -> None:
         if drawing is None:
             write_atomically(out, as_csv(model.columns, values))
         else:
-            write_figure(drawing.series_figure(model.columns, values, z, 0 if given is None else len(given)), out)
+            write_figure(drawing.series_figure(model.columns, values, z, primed), out)
     if asked.json:
         boundaries = z.astype(int).tolist()
         steps = {"columns": model.columns, "steps": values.tolist(), "boundaries": boundaries}
-        print_json({"primed": 0 if given is None else len(given), **steps, "out": out})
+        print_json({"primed": primed, **steps, "out": out})
     elif out is not None:
         print(for_stream(str(out)))
     else:
@@ -165,8 +167,10 @@ def score(asked: flags.Score) -> None:
     read = to_read(model, asked, directory=asked.run, data=asked.data, split=asked.split)
     known = known_in(read)
     if not known[0]:
-        raise ValueError(
-            f"{read.config.data}: it is not known where segments end: a column may tell it (ends), 1 where one does"
+        raise SettingError(
+            "{data}: it is not known where segments end: {0} names the column that is 1 where one does",
+            "ends",
+            data=read.config.data,
         )
     tell_boundaries(asked, model, read, known, WORDS, asked.margin)
 
@@ -175,27 +179,26 @@ def figure(asked: flags.Figure) -> None:
     """Draws a sequence of the validation part as a run sees it, and how runs were trained."""
     drawing = matplotlib_figures(FIGURES_MODULE)
     kinds = FIGURES if asked.kind == "all" else (asked.kind,)
-    as_file = one_file(asked.out, kinds)
-    made = {}
-    if "training" in kinds:
-        made["training"] = draw_training(asked.runs)
-    if "segments" in kinds:
-        model = load_model(SeriesModel, asked.runs[0], asked.reading)
-        read = to_read(model, asked, directory=asked.runs[0], data=None, split="valid")
-        if not 1 <= asked.sequence <= len(read.lines):
-            raise UsageError(f"--sequence must lie between 1 and {len(read.lines)}, those to validate")
-        values = read.lines[asked.sequence - 1]
-        shown = slice(*(asked.steps or (0, SHOWN)))
-        if shown.start >= len(values):
-            raise UsageError(f"--steps must begin below {len(values)}, the number of steps of the sequence")
-        steps = model.segment(values).steps
-        known = {name: ends[shown] for name, ends in known_in(read)[asked.sequence - 1].items()}
-        made["segments"] = drawing.series_figure(
-            model.columns,
-            values[shown],
-            steps.z.numpy()[shown],
-            first=shown.start,
-            surprisal=steps.surprisal.numpy()[shown],
-            known=known,
-        )
-    save_figures(made, asked.out, as_file)
+    draw_figures(asked, kinds, lambda _: {"segments": segments_figure(asked, drawing)})
+
+
+def segments_figure(asked: flags.Figure, drawing: Any) -> Figure:
+    model = load_model(SeriesModel, asked.runs[0], asked.reading)
+    read = to_read(model, asked, directory=asked.runs[0], data=None, split="valid")
+    if not 1 <= asked.sequence <= len(read.lines):
+        raise UsageError(f"--sequence must lie between 1 and {len(read.lines)}, those to validate")
+    values = read.lines[asked.sequence - 1]
+    shown = slice(*(asked.steps or (0, SHOWN)))
+    if shown.start >= len(values):
+        raise UsageError(f"--steps must begin below {len(values)}, the number of steps of the sequence")
+    steps = model.segment(values).steps
+    known = {name: ends[shown] for name, ends in known_in(read)[asked.sequence - 1].items()}
+    drawn: Figure = drawing.series_figure(
+        model.columns,
+        values[shown],
+        steps.z.numpy()[shown],
+        first=shown.start,
+        surprisal=steps.surprisal.numpy()[shown],
+        known=known,
+    )
+    return drawn

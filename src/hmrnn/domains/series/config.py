@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from hmrnn.config import (
-    MOST_LAYERS,
+    MOST_VALUES,
+    SMALL,
     DataConfig,
     MadeDataConfig,
     Measure,
     NameOrFile,
     RunConfig,
     TrainingConfig,
+    check_not_negative,
     check_range,
     check_share,
     check_size,
@@ -22,7 +24,7 @@ from hmrnn.domains.vectors.config import VectorModelConfig
 
 MEASURE = Measure("nats", "nats a step (-log p: less is better)", 1.0, "steps")
 SERIES_SETS = ("builtin",)
-MOST_COLUMNS = 10_000
+MOST_COLUMNS = MOST_VALUES  # a run keeps the names of those that were asked for as a setting
 MOST_NUMBERS = 10**8  # of made series
 
 
@@ -90,8 +92,7 @@ class PlantedSeriesConfig(MadeDataConfig):
             check_size(f"the numbers in all {name}", count * self.columns, MOST_NUMBERS)
         if self.length[0] < 3:
             raise ValueError(f"a motif must have 3 steps; got length {self.length}")
-        if not 0 <= self.noise <= 100:
-            raise ValueError(f"noise must not be negative, and at most 100; got {self.noise}")
+        check_not_negative("noise", self.noise, 100)
 
 
 @dataclass(frozen=True)
@@ -116,23 +117,11 @@ class SeriesDataConfig(DataConfig):
         if self.piece < 2:
             raise ValueError(f"piece must be at least 2, a step and the next to predict; got {self.piece}")
         if self.columns is not None:
-            check_size("the number of columns", len(self.columns), MOST_LAYERS)
+            check_size("the number of columns", len(self.columns), MOST_COLUMNS)
             if len(set(self.columns)) < len(self.columns):
                 raise ValueError(f"columns must be different; got {', '.join(self.columns)}")
             if self.ends in self.columns:
                 raise ValueError(f"{self.ends} tells where segments end: it can't be one of the columns to read")
-
-
-def training() -> TrainingConfig:
-    return TrainingConfig(
-        batch_size=32,
-        learning_rate=0.004,
-        target_rate=0.08,
-        uncertainty_weight=0.1,
-        epochs=30,
-        patience=1000,
-        cooldown=0.5,
-    )
 
 
 @dataclass(frozen=True)
@@ -142,7 +131,7 @@ class SeriesRunConfig(RunConfig):
     kind: ClassVar[str] = "series"
     data: SeriesDataConfig = field(default_factory=SeriesDataConfig)
     model: SeriesModelConfig = field(default_factory=SeriesModelConfig)
-    training: TrainingConfig = field(default_factory=training)
+    training: TrainingConfig = field(default_factory=lambda: replace(SMALL, target_rate=0.08, epochs=30, patience=1000))
 
 
 PRESETS: Mapping[str, SeriesRunConfig] = {"small": SeriesRunConfig()}

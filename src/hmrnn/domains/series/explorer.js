@@ -1,10 +1,10 @@
 // The page for runs on series: a series that was opened or made is read by every run, and each can go on with it.
 
-import {darkScheme, download, tell} from "./explorer.js";
-import {ListPage, Panel} from "./panels.js";
+import {download, tell} from "./explorer.js";
+import {cleared, coloursOf, ListPage, Panel} from "./panels.js";
 
-const LIGHT = {soft: "#666666", rule: "#d8dde6", surprisal: "#d55e00", segments: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]};
-const DARK = {soft: "#a0a4aa", rule: "#2c3340", surprisal: "#f08c3c", segments: ["#56b4e9", "#f08c3c", "#2fc79a", "#e0a3c5", "#f0e442", "#a98bf0"]};
+const LIGHT = {soft: "#666666", rule: "#d8dde6", surprisal: "#d55e00"};
+const DARK = {soft: "#a0a4aa", rule: "#2c3340", surprisal: "#f08c3c"};
 const STEP = 4, LEFT = 64, CURVE = 56, BARS = 26, LANE = 14, GAP = 14;  // pixels
 const FULL = 0.98;  // share of the steps whose bar is not full
 
@@ -40,12 +40,8 @@ class SeriesPanel extends Panel {
 
   drawNow() {
     const {canvas, data, inRow, rowHeight} = this, {steps} = this.page, rows = Math.max(1, Math.ceil(steps.length / inRow));
-    const pixels = devicePixelRatio, colours = darkScheme.matches ? DARK : LIGHT;
     canvas.style.height = `${rows * rowHeight}px`;
-    canvas.width = Math.round(canvas.clientWidth * pixels);  // clears it, too
-    canvas.height = Math.round(rows * rowHeight * pixels);
-    const context = canvas.getContext("2d");
-    context.scale(pixels, pixels);
+    const context = cleared(canvas), colours = coloursOf(LIGHT, DARK);
     context.font = "11px system-ui, sans-serif";
     const scales = this.run.columns.map((_, d) => scaleOf(steps, d)), unlikely = barOf(data.surprisal);
     const firsts = data.z.map(column => column.reduce((found, end, i) => (end ? [...found, i + 1] : found), [0]));

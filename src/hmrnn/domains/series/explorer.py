@@ -16,7 +16,7 @@ from hmrnn.domains.series.data.files import LARGEST, read_csv
 from hmrnn.domains.series.data.sequences import Values, picked
 from hmrnn.domains.series.drawing import series_svg
 from hmrnn.domains.series.model import SeriesModel
-from hmrnn.domains.vectors.generation import write_on
+from hmrnn.domains.vectors.generation import generate_on
 from hmrnn.domains.vectors.reading import read_on
 from hmrnn.domains.vectors.structure import LineSegmentation
 from hmrnn.explorer.requests import MOST_NEW, MOST_POINTS, Refused, Request, quoted
@@ -87,7 +87,7 @@ class SeriesRun(Run[SeriesModel]):
         for read in self.read_all(model, torch.from_numpy(values if len(values) else model.start)):
             place = read.after
             yield None
-        for made in islice(write_on(model, place, bias), min(new, room)):
+        for made in islice(generate_on(model, place, bias), min(new, room)):
             answer = answer_of(made.steps())
             if not made.inputs.isfinite().all():
                 raise Refused("the series has grown beyond all numbers: the model is hardly trained")

@@ -7,21 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from hmrnn.cli import flags
-from hmrnn.cli.metavars import NameOrFile
-from hmrnn.config import UsageError
+from hmrnn.config import NameOrFile, UsageError, check_not_negative
 from hmrnn.domains.series.config import SeriesRunConfig
 from hmrnn.domains.vectors import flags as vectors
-
-PICTURES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train(flags.Train):
-    """Train a model to predict the next step of a series of numbers. The result is a directory, called a run.
-
-    Defaults shown are those of --preset, or of the run that is resumed.
-    """
-
     examples = (
         "train series --data builtin --out runs/motifs",
         "train series --data mine.csv --columns x1 x2 --target-rate 0.1 --out runs/mine",
@@ -43,11 +35,6 @@ class Evaluate(OfSeries):
 
     examples = ("eval runs/motifs",)
 
-    def carry_out(self) -> None:
-        from hmrnn.domains.series.commands import evaluate
-
-        evaluate(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Generate(vectors.Generate):
@@ -61,13 +48,8 @@ class Generate(vectors.Generate):
 
     def check(self) -> None:
         super().check()
-        if self.out is not None and self.out.suffix not in (".csv", *PICTURES):
-            raise UsageError(f"--out must end in .csv, {', '.join(PICTURES)}; got {self.out}")
-
-    def carry_out(self) -> None:
-        from hmrnn.domains.series.commands import generate
-
-        generate(self)
+        if self.out is not None and self.out.suffix not in (".csv", *flags.FIGURE_ENDINGS):
+            raise UsageError(f"--out must end in .csv, {', '.join(flags.FIGURE_ENDINGS)}; got {self.out}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +59,6 @@ class Segment(flags.Segment):
     examples = ("segment runs/mine mine.csv --format csv --out segments.csv",)
     format: Literal["text", "csv", "json", "html"] = "text"
     """text counts the segments of each sequence, csv and json list them, html draws curves and segments."""
-
-    def carry_out(self) -> None:
-        from hmrnn.domains.series.commands import segment
-
-        segment(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,15 +75,9 @@ class Score(OfSeries, flags.Score):
     """A boundary counts as found if it is at most this many steps away."""
 
     def check(self) -> None:
-        if self.margin < 0:
-            raise UsageError(f"--margin must not be negative; got {self.margin}")
+        check_not_negative("--margin", self.margin)
         if self.ends is not None and self.data is None:
             raise UsageError("--ends is a column of --data: name the file, too")
-
-    def carry_out(self) -> None:
-        from hmrnn.domains.series.commands import score
-
-        score(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,11 +96,6 @@ class Figure(flags.Figure):
     def check(self) -> None:
         if self.steps is not None and not 0 <= self.steps[0] < self.steps[1]:
             raise UsageError(f"--steps must be two numbers from 0, the smaller first; got {self.steps}")
-
-    def carry_out(self) -> None:
-        from hmrnn.domains.series.commands import figure
-
-        figure(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,8 +28,7 @@ class SeriesTask(VectorTask):
 
     def __init__(self, model: SeriesModel, data: SeriesData, run: SeriesRunConfig, processes: Processes) -> None:
         train = [piece for line in data.split("train") for piece in pieces(line, run.data.piece)]
-        super().__init__(model, train, data.split("valid"), run.training, processes)
-        self.about_data = data.description()
+        super().__init__(model, train, data, run.training, processes)
 
     def uncertainty(self, density: StepDensity, nats: Tensor) -> Tensor:
         return density.spread()
@@ -39,9 +38,6 @@ class SeriesTask(VectorTask):
             epoch, _ = self.epochs.place(update)
             every = np.random.default_rng([self.seed, epoch, STARTS]).random(len(self.train)) < FROM_NOTHING
             window.points[0, torch.from_numpy(every[rows])] = torch.nan
-
-    def description(self) -> str:
-        return f"{self.about_data}; {super().description()}"
 
 
 def pieces(line: Line, most: int) -> list[Line]:

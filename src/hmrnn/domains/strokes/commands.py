@@ -7,16 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hmrnn.cli.common import (
-    draw_training,
+    draw_figures,
     matplotlib_figures,
-    one_file,
     output,
     print_json,
-    save_figures,
     write_figure,
 )
 from hmrnn.config import STANDARD_INPUT, UsageError
@@ -24,7 +23,7 @@ from hmrnn.domains.strokes import flags
 from hmrnn.domains.strokes.config import StrokeDataConfig
 from hmrnn.domains.strokes.data.lines import lines_of_file, load_strokes
 from hmrnn.domains.strokes.data.points import Points, read_json_lines, to_json, to_strokes
-from hmrnn.domains.strokes.data.writing import write as write_lines
+from hmrnn.domains.strokes.data.writing import write_lines
 from hmrnn.domains.strokes.density import predicted_density
 from hmrnn.domains.strokes.drawing import STYLE, animated_svg, coloured_svg, pieces, svg
 from hmrnn.domains.strokes.model import StrokeModel
@@ -44,7 +43,11 @@ from hmrnn.show.drawings import drawings_page
 from hmrnn.storage.files import write_atomically
 from hmrnn.storage.pretrained import load_model
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 FIGURES = ("training", "segments", "density")
+FIGURES_MODULE = "hmrnn.domains.strokes.figures"
 
 
 def other_data(config: StrokeDataConfig, data: str) -> StrokeDataConfig:
@@ -64,15 +67,16 @@ def evaluate(asked: flags.Evaluate) -> None:
 
 def generate(asked: flags.Generate) -> None:
     """Lets a model write lines: into a drawing, or as JSON lines on standard output."""
-    prime, out, max_new, seed = asked.prime, asked.out, asked.max_new, asked.seed
+    out = asked.out
     if out is not None and out.suffix == ".png":
-        matplotlib_figures("hmrnn.domains.strokes.figures")  # now, not when all is written
+        matplotlib_figures(FIGURES_MODULE)  # now, not when all is written
     model = load_model(StrokeModel, asked.run, asked.reading)
-    given = None if prime is None else first_line(prime)
-    made = generated(model, given, asked.lines, max_new, asked.bias, seed)
+    given = None if asked.prime is None else first_line(asked.prime)
+    primed = 0 if given is None else len(given)
+    made = generated(model, given, asked.lines, asked.max_new, asked.bias, asked.seed)
     drawn = [np.array([point.point for point in line], dtype=np.float32) for line in made]
     if out is not None:
-        draw(drawn, out, asked.animated, 0 if given is None else len(given))
+        draw(drawn, out, asked.animated, primed)
     if asked.json:
         told = [
             {
@@ -81,7 +85,7 @@ def generate(asked: flags.Generate) -> None:
             }
             for points, line in zip(drawn, made, strict=True)
         ]
-        print_json({"primed": 0 if given is None else len(given), "lines": told, "out": out})
+        print_json({"primed": primed, "lines": told, "out": out})
     elif out is not None:
         print(out)
     else:
@@ -101,7 +105,7 @@ def draw(lines: Sequence[Points], out: Path, animated: bool, given: int) -> None
     if out.suffix == ".svg":
         write_atomically(out, animated_svg(lines, given) if animated else svg(lines, given))
     else:
-        drawn = matplotlib_figures("hmrnn.domains.strokes.figures").raster_figure(lines, given)
+        drawn = matplotlib_figures(FIGURES_MODULE).raster_figure(lines, given)
         write_figure(drawn, out)
 
 
@@ -160,23 +164,22 @@ def score(asked: flags.Score) -> None:
 
 def figure(asked: flags.Figure) -> None:
     """Draws a line of the validation part as a run sees it, and how runs were trained."""
-    directories, out, line = asked.runs, asked.out, asked.line
-    drawing = matplotlib_figures("hmrnn.domains.strokes.figures")
+    drawing = matplotlib_figures(FIGURES_MODULE)
     kinds: Sequence[str] = (asked.kind,)
     if asked.kind == "all":
         kinds = FIGURES[1:] if asked.strokes else FIGURES
-    as_file = one_file(out, kinds)
-    made = {}
-    if "training" in kinds:
-        made["training"] = draw_training(directories)
-    if "segments" in kinds or "density" in kinds:
-        model = load_model(StrokeModel, directories[0], asked.reading)
-        lines = SOURCE.lines(directories[0], None, "valid", asked.data_dir).lines
-        if not 1 <= line <= len(lines):
+
+    def own(kinds: Sequence[str]) -> dict[str, Figure]:
+        model = load_model(StrokeModel, asked.runs[0], asked.reading)
+        lines = SOURCE.lines(asked.runs[0], None, "valid", asked.data_dir).lines
+        if not 1 <= asked.line <= len(lines):
             raise UsageError(f"--line must lie between 1 and {len(lines)}, the number of lines to validate")
-        points = lines[line - 1]
+        points = lines[asked.line - 1]
+        made = {}
         if "segments" in kinds:
             made["segments"] = drawing.segments_figure(pieces(model.segment(points)), points)
         if "density" in kinds:
             made["density"] = drawing.density_figure(points, *predicted_density(model, points))
-    save_figures(made, out, as_file)
+        return made
+
+    draw_figures(asked, kinds, own)

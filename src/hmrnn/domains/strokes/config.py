@@ -7,14 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from hmrnn.config import (
-    LONGEST,
+    LONGEST_RUN,
     OURS,
+    SMALL,
     DataConfig,
     MadeDataConfig,
     Measure,
     NameOrFile,
     RunConfig,
     TrainingConfig,
+    check_not_negative,
     check_range,
     check_share,
     check_size,
@@ -72,8 +74,7 @@ class WritingConfig(MadeDataConfig):
         if not 0.01 <= self.spacing < float("inf"):
             raise ValueError(f"spacing must be at least 0.01, and finite; got {self.spacing}")
         for name in ("jitter", "slant", "size", "speed"):
-            if not 0 <= getattr(self, name) <= 100:
-                raise ValueError(f"{name} must not be negative, and at most 100; got {getattr(self, name)}")
+            check_not_negative(name, getattr(self, name), 100)
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class StrokeDataConfig(DataConfig):
 
     def __post_init__(self) -> None:
         check_share("scaling", self.scaling)
-        if self.late_window is not None and not (0 <= self.late_window[0] <= LONGEST and self.late_window[1] >= 1):
+        if self.late_window is not None and not (0 <= self.late_window[0] <= LONGEST_RUN and self.late_window[1] >= 1):
             raise ValueError(f"late_window must be an epoch and a number of steps from 1; got {self.late_window}")
         if self.shortest is not None and self.shortest < 2:
             raise ValueError(f"shortest must be at least 2, a point and the next to predict; got {self.shortest}")
@@ -119,16 +120,7 @@ class StrokeRunConfig(RunConfig):
 PRESETS: Mapping[str, StrokeRunConfig] = {
     "small": StrokeRunConfig(
         model=StrokeModelConfig(hidden_sizes=(128, 128, 128), output_size=128),
-        training=TrainingConfig(
-            batch_size=32,
-            learning_rate=0.004,
-            detector_radius=1.94,
-            target_rate=0.1,
-            uncertainty_weight=0.0,
-            epochs=20,
-            patience=4,
-            cooldown=0.5,
-        ),
+        training=replace(SMALL, detector_radius=1.94, target_rate=0.1, uncertainty_weight=0.0, epochs=20),
     ),
     "iam-ondb": StrokeRunConfig(
         data=StrokeDataConfig(scaling=0.1, late_window=(12, 300)),

@@ -1,10 +1,9 @@
 // The page for runs on strokes: what is drawn is read by every run, and each can go on with the line.
 
-import {darkScheme} from "./explorer.js";
-import {ListPage, Panel, sum} from "./panels.js";
+import {cleared, coloursOf, ListPage, Panel, sum} from "./panels.js";
 
-const LIGHT = {ink: "#1a1a1a", raw: "#c8c8c8", rule: "#d8dde6", segments: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]};
-const DARK = {ink: "#e8e8e8", raw: "#4c525a", rule: "#2c3340", segments: ["#56b4e9", "#f08c3c", "#2fc79a", "#e0a3c5", "#f0e442", "#a98bf0"]};
+const LIGHT = {ink: "#1a1a1a", raw: "#c8c8c8", rule: "#d8dde6"};
+const DARK = {ink: "#e8e8e8", raw: "#4c525a", rule: "#2c3340"};
 const HEIGHT = 240, MARGIN = 24, NEAR = 1.5;  // of the sheet, around a long line, and between points: pixels
 
 class StrokesPanel extends Panel {
@@ -42,11 +41,9 @@ class StrokesPanel extends Panel {
   }
 
   drawNow() {
-    const {pad, data} = this, pixels = devicePixelRatio, {left, top, scale} = this.view();
-    const colours = darkScheme.matches ? DARK : LIGHT, context = pad.getContext("2d");
-    pad.width = Math.round(pad.clientWidth * pixels);  // clears it, too
-    pad.height = Math.round(pad.clientHeight * pixels);
-    context.setTransform(scale * pixels, 0, 0, scale * pixels, -left * scale * pixels, -top * scale * pixels);
+    const {pad, data} = this, {left, top, scale} = this.view(), context = cleared(pad), colours = coloursOf(LIGHT, DARK);
+    context.scale(scale, scale);
+    context.translate(-left, -top);
     context.lineCap = context.lineJoin = "round";
     this.#rule(context, colours, left, left + pad.clientWidth / scale);
     context.lineWidth = 3;

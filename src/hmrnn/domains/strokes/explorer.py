@@ -16,7 +16,7 @@ from hmrnn.domains.strokes.data.points import LARGEST, Points, checked_strokes, 
 from hmrnn.domains.strokes.drawing import coloured_svg
 from hmrnn.domains.strokes.hand import LETTER, Hand
 from hmrnn.domains.strokes.model import StrokeModel
-from hmrnn.domains.vectors.generation import write_on
+from hmrnn.domains.vectors.generation import generate_on
 from hmrnn.domains.vectors.reading import read_on
 from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.requests import MOST_NEW, MOST_POINTS, Refused, Request, quoted
@@ -83,7 +83,7 @@ class StrokeRun(Run[StrokeModel]):
             place = read.after
             yield shown(read.steps, self.hand.pixels(points, at)) if fresh else None
         at = self.hand.pixels(points, at)[-1]
-        for made in islice(write_on(model, place, bias), min(new, room)):
+        for made in islice(generate_on(model, place, bias), min(new, room)):
             at = at + made.inputs[0, :2].double().numpy() / self.hand.unit
             if not np.abs(at).max() <= LARGEST:
                 raise Refused("the line has left every screen: it is hardly trained")

@@ -7,19 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from hmrnn.cli import flags
-from hmrnn.cli.metavars import NameOrFile
-from hmrnn.config import UsageError, check_size
+from hmrnn.config import NameOrFile, UsageError, check_not_negative, check_size
 from hmrnn.domains.strokes.config import StrokeRunConfig
 from hmrnn.domains.vectors import flags as vectors
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train(flags.Train):
-    """Train a model to predict the next point of a pen. The result is a directory, called a run.
-
-    Defaults shown are those of --preset, or of the run that is resumed.
-    """
-
     examples = (
         "train strokes --data builtin --minutes 3 --out runs/letters",
         "train strokes --resume runs/letters",
@@ -31,24 +25,22 @@ class Train(flags.Train):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(flags.OfData):
+class OfStrokes(flags.OfData):
+    data: NameOrFile | None = None
+    """Lines to read: iam-ondb, builtin or a file. By default the run's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(OfStrokes):
     """Measure how well a run predicts handwriting: the mean log-likelihood of a line, in nats."""
 
     examples = ("eval runs/letters",)
-    data: NameOrFile | None = None
-    """Lines to read: iam-ondb, builtin or a file. By default the run's own."""
     sigma_floor: float = 0.0
     """Raise each standard deviation of the predicted density to at least this, in normalised units. Coordinates are
     whole numbers, so a model with a lower floor gains likelihood by it alone: compare models at one floor."""
 
     def check(self) -> None:
-        if not 0 <= self.sigma_floor < float("inf"):
-            raise UsageError(f"--sigma-floor must not be negative, and finite; got {self.sigma_floor}")
-
-    def carry_out(self) -> None:
-        from hmrnn.domains.strokes.commands import evaluate
-
-        evaluate(self)
+        check_not_negative("--sigma-floor", self.sigma_floor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +70,6 @@ class Generate(vectors.Generate):
         if self.animated and (self.out is None or self.out.suffix != ".svg"):
             raise UsageError("--animated is for --out FILE.svg")
 
-    def carry_out(self) -> None:
-        from hmrnn.domains.strokes.commands import generate
-
-        generate(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Segment(flags.Segment):
@@ -92,27 +79,15 @@ class Segment(flags.Segment):
     format: Literal["text", "json", "html"] = "text"
     """text counts the segments of each line, json lists them, html draws them."""
 
-    def carry_out(self) -> None:
-        from hmrnn.domains.strokes.commands import segment
-
-        segment(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Score(flags.Score):
+class Score(OfStrokes, flags.Score):
     """Score the boundaries of each layer against known ones, and compare with random boundaries.
 
     Known boundaries are those of pen strokes and, for built-in lines, of letters and words.
     """
 
     examples = ("score runs/letters",)
-    data: NameOrFile | None = None
-    """Lines to read: iam-ondb, builtin or a file. By default the run's own."""
-
-    def carry_out(self) -> None:
-        from hmrnn.domains.strokes.commands import score
-
-        score(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +106,6 @@ class Figure(flags.Figure):
     def check(self) -> None:
         if self.strokes and self.kind != "all":
             raise UsageError(f"--strokes stands for segments and density: it can't be combined with --kind {self.kind}")
-
-    def carry_out(self) -> None:
-        from hmrnn.domains.strokes.commands import figure
-
-        figure(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,8 @@ class StrokeTask(VectorTask):
     measure = MEASURE
 
     def __init__(self, model: StrokeModel, data: StrokeData, run: StrokeRunConfig, processes: Processes) -> None:
-        super().__init__(model, data.split("train"), data.split("valid"), run.training, processes, run.data.late_window)
-        self.about_data, self.scaling = data.description(), run.data.scaling
+        super().__init__(model, data.split("train"), data, run.training, processes, run.data.late_window)
+        self.scaling = run.data.scaling
 
     def vary(self, window: Window, update: int, rows: npt.NDArray[np.int64], start: int) -> None:
         window.points[..., :2] *= self.scales(update, rows)
@@ -34,6 +34,3 @@ class StrokeTask(VectorTask):
         epoch, _ = self.epochs.place(update)
         every = np.random.default_rng([self.seed, epoch, SCALES]).uniform(-1, 1, len(self.train))
         return torch.from_numpy(1 + self.scaling * every[rows]).float().unsqueeze(1)
-
-    def description(self) -> str:
-        return f"{self.about_data}; {super().description()}"

@@ -11,19 +11,17 @@ from io import BufferedReader, BytesIO
 from itertools import islice
 from operator import add
 from pathlib import Path
-from typing import IO, TextIO, cast
+from typing import IO, TYPE_CHECKING, TextIO, cast
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
 from hmrnn.cli.common import (
-    draw_training,
+    draw_figures,
     matplotlib_figures,
-    one_file,
     output,
     print_json,
-    save_figures,
     tell_scores,
 )
 from hmrnn.cli.read import bad_usage
@@ -51,6 +49,9 @@ from hmrnn.structure.operations import Updates
 from hmrnn.structure.scores import scores_of
 from hmrnn.structure.written import Counted
 from hmrnn.training.checkpoint import SavedRun, no_run, run_in
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 READ_AT_ONCE = 1 << 16  # bytes
 CLASSIFIED = 50_000  # symbols of a text that are enough to tell how often a detector fires on a kind of them
@@ -269,29 +270,14 @@ def score(asked: flags.Score) -> None:
 
 def figure(asked: flags.Figure) -> None:
     """Draws a run, or the training curves of several."""
-    directories, out, text, reading = asked.runs, asked.out, asked.text, asked.reading
     figures = matplotlib_figures("hmrnn.domains.text.figures")
-    kinds: Sequence[str] = FIGURES if asked.kind == "all" else (asked.kind,)
-    as_file = one_file(out, kinds)
-    made = {}
-    if "training" in kinds:
-        made["training"] = draw_training(directories)
-    if set(kinds) != {"training"}:
-        model = load_model(TextModel, directories[0], reading)
-        if model.symbols.unit == "token":
-            if asked.kind == "classes":
-                raise UsageError("--kind classes tells apart kinds of characters, and this run reads tokens")
-            kinds = tuple(kind for kind in kinds if kind != "classes")
-        if text is not None:
-            with text.open("rb") as stream:
-                chunks = iter(lambda: stream.read(READ_AT_ONCE), b"")
-                read = numbered(chunks, model.symbols, reading.on_unknown, str(text))
-                enough = 1 + 4 * CLASSIFIED // READ_AT_ONCE  # chunks: a character has at most 4 bytes
-                numbers = torch.cat(list(islice(read, enough)))
-        else:
-            run, unknown = run_in(directories[0]), reading.on_unknown
-            loaded = text_to_evaluate(directories[0], run, None, model.symbols, unknown, asked.data_dir)[1]
-            numbers = torch.from_numpy(loaded.split("valid").astype(np.int64))
+
+    def own(kinds: Sequence[str]) -> dict[str, Figure]:
+        model = load_model(TextModel, asked.runs[0], asked.reading)
+        reads_tokens = model.symbols.unit == "token"
+        if reads_tokens and asked.kind == "classes":
+            raise UsageError("--kind classes tells apart kinds of characters, and this run reads tokens")
+        numbers, made = numbers_to_draw(asked, model), {}
         short = segment_numbers(model, numbers[: asked.symbols])
         if {"boundaries", "norms"} & set(kinds) and (hint := figures.font_hint(short.text)):
             print(hint, file=sys.stderr)
@@ -299,6 +285,20 @@ def figure(asked: flags.Figure) -> None:
             made["boundaries"] = figures.boundaries_figure(short)
         if "norms" in kinds:
             made["norms"] = figures.norms_figure(short)
-        if "classes" in kinds:
+        if "classes" in kinds and not reads_tokens:
             made["classes"] = figures.classes_figure(segment_numbers(model, numbers[:CLASSIFIED]))
-    save_figures(made, out, as_file)
+        return made
+
+    draw_figures(asked, FIGURES if asked.kind == "all" else (asked.kind,), own)
+
+
+def numbers_to_draw(asked: flags.Figure, model: TextModel) -> torch.Tensor:
+    """The text that is asked for, or the validation part of the run's own."""
+    run, unknown = asked.runs[0], asked.reading.on_unknown
+    if asked.text is None:
+        loaded = text_to_evaluate(run, run_in(run), None, model.symbols, unknown, asked.data_dir)[1]
+        return torch.from_numpy(loaded.split("valid").astype(np.int64))
+    with asked.text.open("rb") as stream:
+        read = numbered(iter(lambda: stream.read(READ_AT_ONCE), b""), model.symbols, unknown, str(asked.text))
+        enough = 1 + 4 * CLASSIFIED // READ_AT_ONCE  # chunks: a character has at most 4 bytes
+        return torch.cat(list(islice(read, enough)))

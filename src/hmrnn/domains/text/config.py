@@ -13,6 +13,7 @@ from hmrnn.config import (
     MOST_SYMBOLS,
     MOST_UNITS,
     OURS,
+    SMALL,
     DataConfig,
     MadeDataConfig,
     Measure,
@@ -195,7 +196,7 @@ PRESETS: Mapping[str, TextRunConfig] = {
     "small": TextRunConfig(
         data=TextDataConfig(random_start=True),
         model=TextModelConfig(hidden_sizes=(128, 128, 128), output_size=128),
-        training=TrainingConfig(batch_size=32, learning_rate=0.004, epochs=10, patience=4, cooldown=0.5),
+        training=replace(SMALL, epochs=10),
     ),
     "ptb": _ptb(),
     "text8": _wikipedia(),

@@ -146,7 +146,7 @@ class Window(NamedTuple):
     generator: torch.Generator  # for sampled boundaries
 
 
-class Read(NamedTuple):
+class ReadWindow(NamedTuple):
     """What came of a window."""
 
     logits: Tensor  # (T, symbols)
@@ -154,12 +154,12 @@ class Read(NamedTuple):
     state: HMLSTMState
 
 
-def read_window(model: TextModel, window: Window, state: HMLSTMState | None) -> Read:
+def read_window(model: TextModel, window: Window, state: HMLSTMState | None) -> ReadWindow:
     stream, start, end, generator = window
     symbols = stream.read(start, end + 1).to(model.embedding.weight.device)
     given = model.boundaries_of(stream, start, end)
     out, state = model(symbols[:-1], state, boundaries=given, slope=held_back(model.rnn), generator=generator)
-    return Read(out.logits[:, 0], symbols[1:, 0], state)
+    return ReadWindow(out.logits[:, 0], symbols[1:, 0], state)
 
 
 def held_back(rnn: Recurrent) -> float:
@@ -172,7 +172,7 @@ def learnable(model: TextModel) -> dict[str, torch.nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad and not name.endswith("_z")}
 
 
-def gradients_of(read: Read, weights: Sequence[Tensor]) -> Sequence[Tensor] | None:
+def gradients_of(read: ReadWindow, weights: Sequence[Tensor]) -> Sequence[Tensor] | None:
     """Those of the mean loss; None if they are not finite, or too large to be squared."""
     loss = F.cross_entropy(read.logits.float(), read.targets)
     gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
@@ -217,7 +217,7 @@ class Learner:
         self.steps = [rates.eta / (r + EPSILON) for r in rms.values()]
         self.pulls = [(r * (rates.decay / max(mean, 1e-30))).clamp(max=1) for r in rms.values()]
 
-    def learn(self, read: Read) -> None:
+    def learn(self, read: ReadWindow) -> None:
         """One step, by the gradients of what was read. Without one where they are not finite."""
         gradients = gradients_of(read, self.weights)
         if gradients is None:

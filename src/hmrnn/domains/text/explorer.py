@@ -13,7 +13,7 @@ from torch import Tensor
 from hmrnn.domains.text.config import OnUnknown, TextRunConfig
 from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.domains.text.data.symbols import Symbols
-from hmrnn.domains.text.generation import Sampling, write_on
+from hmrnn.domains.text.generation import Sampling, generate_on
 from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.page import readable
 from hmrnn.domains.text.reading import read_on, unseen
@@ -21,13 +21,13 @@ from hmrnn.domains.text.written import write_json
 from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.requests import MOST_NEW, MOST_SYMBOLS, Refused, Request
 from hmrnn.explorer.runs import Answer, Answers, Run, answer_of
+from hmrnn.printable import NAMED
 from hmrnn.structure.operations import Steps
 from hmrnn.structure.reading import Place, Read
 from hmrnn.structure.written import Counted
 from hmrnn.training.checkpoint import load_run
 
 HOTTEST = 5.0
-MOST_NAMED = 20  # unknown symbols
 SENTENCE = "the cat sat on the mat, and the dog lay by the door."
 OPENING = 200  # symbols that the page opens with
 
@@ -86,7 +86,7 @@ class TextRun(Run[TextModel]):
         """The symbols of a text that the model does not know, by name."""
         symbols = self.model.symbols
         found = set(symbols.split(text)) - set(symbols.table)
-        return [symbols.named(symbol) for symbol in sorted(found)[:MOST_NAMED]]
+        return [symbols.named(symbol) for symbol in sorted(found)[:NAMED]]
 
     def shown(self, steps: Steps, first: int = 0) -> Answer:
         symbols = [readable(symbol) for symbol in self.model.symbols.listed(steps.inputs[first:])]
@@ -104,7 +104,7 @@ class TextRun(Run[TextModel]):
             place = read.after
             yield None
         decoder = model.symbols.decoder(begun=place.at > 0)
-        for made in islice(write_on(model, place if place.at else unseen(model), sampling), min(new, room)):
+        for made in islice(generate_on(model, place if place.at else unseen(model), sampling), min(new, room)):
             yield {**self.shown(made.steps()), "text": decoder(int(made.inputs))}
 
     def segments(self, request: Request) -> Answers:

@@ -21,22 +21,22 @@ from hmrnn.show.style import TEXT_WIDTH, WITH_BLACK
 OPERATION_COLOURS = {Operation.UPDATE: "#0072B2", Operation.COPY: "#F0F0F0", Operation.FLUSH: "#D55E00"}
 
 ROW = 90  # characters in a row, as in the paper's Figure 3
-LONGEST = 12  # characters of a token that are shown
+LONGEST_SHOWN = 12  # characters of a token that are shown
 
 
 def visible(symbol: str) -> str:
     """A symbol in a picture: white space must be seen, too."""
     if symbol in "\n\r":
         return "↵"
-    if len(symbol) > LONGEST:
-        symbol = symbol[: LONGEST - 1] + "…"
+    if len(symbol) > LONGEST_SHOWN:
+        symbol = symbol[: LONGEST_SHOWN - 1] + "…"
     return "␣" if symbol.isspace() else "".join(own if own.isprintable() else "·" for own in symbol)
 
 
 def width_of(symbols: Sequence[str]) -> int:
     """Characters that each takes of a row: tokens have room between them."""
     longest = max(map(len, symbols))
-    return 1 if longest == 1 else min(longest, LONGEST) + 1
+    return 1 if longest == 1 else min(longest, LONGEST_SHOWN) + 1
 
 
 class Letters:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from hmrnn.cli import flags
-from hmrnn.cli.metavars import NameOrFile
-from hmrnn.config import STANDARD_INPUT, UsageError, check_size
+from hmrnn.config import STANDARD_INPUT, NameOrFile, UsageError, check_size
 from hmrnn.domains.text.config import (
     IN_EXPLORER,
     AdaptingConfig,
@@ -27,11 +26,6 @@ BY_DEFAULT = TextReadingConfig()
 
 @dataclass(frozen=True, kw_only=True)
 class Train(flags.Train):
-    """Train a model to predict the next symbol of a text. The result is a directory, called a run.
-
-    Defaults shown are those of --preset, or of the run that is resumed.
-    """
-
     examples = (
         "train text --data novel.txt --minutes 10 --out runs/novel",
         "train text --resume runs/novel",
@@ -43,15 +37,20 @@ class Train(flags.Train):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(flags.OfData):
+class OfText(flags.OfData):
+    data: NameOrFile | None = None
+    """Text to read: ptb, text8, enwik8, builtin, planted, a file or a folder. By default the run's own."""
+    reading: Reading = BY_DEFAULT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(OfText):
     """Measure how well a run predicts a text, in bits per character, byte or token."""
 
     examples = (
         "eval runs/novel",
         "eval runs/novel --data other.txt --streams 64",
     )
-    data: NameOrFile | None = None
-    """Text to read: ptb, text8, enwik8, builtin, planted, a file or a folder. By default the run's own."""
     streams: int = 1
     """Number of parallel streams. 1 is exact; more are faster, but all except the first start from a zero state."""
     temperature: float | Literal["auto"] | None = None
@@ -61,7 +60,6 @@ class Evaluate(flags.OfData):
     auto chooses it on the validation part; 0.0005 is a start."""
     decay: float | None = None
     """Dynamic evaluation: decay towards the trained weights (lambda, 0 to 1). By default chosen on validation."""
-    reading: Reading = BY_DEFAULT
 
     @property
     def adapting(self) -> AdaptingConfig:
@@ -72,11 +70,6 @@ class Evaluate(flags.OfData):
         _ = self.adapting  # refuses what it can't be
         if self.dynamic is not None and self.streams != 1:
             raise UsageError("--dynamic reads one stream: it can't be combined with --streams")
-
-    def carry_out(self) -> None:
-        from hmrnn.domains.text.commands import evaluate
-
-        evaluate(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +100,6 @@ class Generate(flags.Generate):
         super().check()
         if self.start and self.prompt:
             raise UsageError("the text starts with one prompt: give it with --prompt, or without")
-
-    def carry_out(self) -> None:
-        from hmrnn.domains.text.commands import generate
-
-        generate(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,14 +148,9 @@ class Segment(flags.Segment):
             if file != STANDARD_INPUT:
                 flags.check_there(file, " or folder. To segment a text itself, pipe it, or use --text")
 
-    def carry_out(self) -> None:
-        from hmrnn.domains.text.commands import segment
-
-        segment(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Score(flags.Score):
+class Score(OfText, flags.Score):
     """Score the boundaries of each layer against known ones, and compare with random boundaries.
 
     Known boundaries are those of words between white space and punctuation, of --gold, or of the planted hierarchy.
@@ -177,14 +160,11 @@ class Score(flags.Score):
         "score runs/novel",
         "score runs/unspaced --gold words.txt",
     )
-    data: NameOrFile | None = None
-    """Text to read: ptb, text8, enwik8, builtin, planted, a file or a folder. By default the run's own."""
     gold: Path | None = None
     """File with known words: one utterance a line, words separated by spaces. The run reads it without spaces.
     For a run on tokens: a segment a line."""
     first: int | None = None
     """Read only this many symbols from the start of the text."""
-    reading: Reading = BY_DEFAULT
 
     def check(self) -> None:
         if self.first is not None:
@@ -197,11 +177,6 @@ class Score(flags.Score):
     def look(self, domain: Domain) -> None:
         super().look(domain)
         flags.check_there(self.gold)
-
-    def carry_out(self) -> None:
-        from hmrnn.domains.text.commands import score
-
-        score(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,11 +201,6 @@ class Figure(flags.Figure):
 
     def look(self, domain: Domain) -> None:
         flags.check_there(self.text)
-
-    def carry_out(self) -> None:
-        from hmrnn.domains.text.commands import figure
-
-        figure(self)
 
 
 @dataclass(frozen=True, kw_only=True)

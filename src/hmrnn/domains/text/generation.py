@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from hmrnn.config import check_not_negative
 from hmrnn.domains.text.config import OnUnknown
 from hmrnn.domains.text.reading import PIECE, read_on, unseen
 from hmrnn.engines.native.streams import TextStream
@@ -31,8 +32,7 @@ class Sampling:
     """Draw from the likeliest symbols that together have this probability."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature must not be negative, and finite; got {self.temperature}")
+        check_not_negative("temperature", self.temperature)
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k must be at least 1; got {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -77,8 +77,7 @@ def generate(
     on_unknown: OnUnknown = "error",
 ) -> Iterator[Generated]:
     """The symbols of the prompt, and then new ones as they are made."""
-    if max_new < 0:
-        raise ValueError(f"max_new must not be negative; got {max_new}")
+    check_not_negative("max_new", max_new)
     sampling = sampling or Sampling()
     generator = torch.Generator()  # on the CPU: the same text on every device
     _ = generator.seed() if seed is None else generator.manual_seed(seed)
@@ -90,7 +89,7 @@ def generate(
         yield from symbols_of(read, new=False)
     stream = TextStream.of(model, place.state, generator)
     if stream is None:
-        for read in islice(write_on(model, place, sampling, generator), max_new):
+        for read in islice(generate_on(model, place, sampling, generator), max_new):
             yield from symbols_of(read, new=True)
         return
     logits = place.expected[0].cpu()
@@ -100,7 +99,7 @@ def generate(
         logits = stream.logits
 
 
-def write_on(
+def generate_on(
     model: TextModel, place: Place, sampling: Sampling, generator: torch.Generator | None = None
 ) -> Iterator[Read]:
     """Draws symbol after symbol, without end: each is read before the next is drawn."""

@@ -44,7 +44,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Chosen(Generic[Config]):
+class ToRead(Generic[Config]):
     """Lines to read."""
 
     config: Config  # the set
@@ -63,7 +63,7 @@ class Source(Generic[Config]):
     load: Callable[[Config, Path | None], LineData]
     whole: Callable[[Config], Lines]  # a file that is not divided
 
-    def lines(self, directory: Path, data: str | None, split: Split | None, data_dir: Path | None) -> Chosen[Config]:
+    def lines(self, directory: Path, data: str | None, split: Split | None, data_dir: Path | None) -> ToRead[Config]:
         """The lines that `data` names, or else the run's own."""
         run = run_in(directory)
         if run is None:
@@ -83,18 +83,18 @@ class Source(Generic[Config]):
                 )
             lines = self.whole(config)
             every = range(len(lines.names))
-            return Chosen(config, "all", lines, np.array(every), [lines.line(number) for number in every])
+            return ToRead(config, "all", lines, np.array(every), [lines.line(number) for number in every])
         loaded = self.load(config, data_dir)
         if loaded.lines.damaged:
             print(printable(loaded.description()), file=sys.stderr)
         if own and run is not None and loaded.fingerprint != run.fingerprint:
             raise ValueError(f"{config.data} has changed since {directory} was trained on it, and so have its parts")
         part = split or "test"
-        return Chosen(config, part, loaded, loaded.numbers(part), loaded.split(part))
+        return ToRead(config, part, loaded, loaded.numbers(part), loaded.split(part))
 
 
 def tell_likelihood(
-    asked: OfData, model: VectorModel[Any], read: Chosen[Any], words: Words, sigma_floor: float = 0.0
+    asked: OfData, model: VectorModel[Any], read: ToRead[Any], words: Words, sigma_floor: float = 0.0
 ) -> None:
     """The average log-likelihood of a line, as the paper does, and of a point."""
     name, split, lines = read.config.data, read.split, read.lines
@@ -172,7 +172,7 @@ def segments_line(line: LineSegmentation) -> str:
 def tell_boundaries(
     asked: Score,
     model: VectorModel[Any],
-    read: Chosen[Any],
+    read: ToRead[Any],
     known: Sequence[Mapping[str, Ends]],
     words: Words,
     margin: int = 0,

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from hmrnn.config import SPLITS
 from hmrnn.training.batches import Line
 
-NAMED = 20  # damaged files that are named: those beyond are only counted
-
 
 @dataclass(frozen=True)
 class Lines:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmrnn.cli import flags
-from hmrnn.config import UsageError
+from hmrnn.config import check_not_negative
 
 if TYPE_CHECKING:
     from hmrnn.domains import Domain
@@ -22,8 +22,7 @@ class Generate(flags.Generate):
 
     def check(self) -> None:
         super().check()
-        if not 0 <= self.bias < float("inf"):
-            raise UsageError(f"--bias must not be negative, and finite; got {self.bias}")
+        check_not_negative("--bias", self.bias)
 
     def look(self, domain: Domain) -> None:
         flags.check_there(self.prime)

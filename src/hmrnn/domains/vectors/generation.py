@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from hmrnn.config import check_not_negative
 from hmrnn.domains.vectors.reading import read_on
 from hmrnn.structure.reading import Place, PredictsNothing, Read
 from hmrnn.training.batches import Line
@@ -27,19 +28,13 @@ class GeneratedPoint:
     new: bool  # made, and not of what was given
 
 
-def check_generation(max_new: int, bias: float) -> None:
-    if max_new < 0:
-        raise ValueError(f"max_new must not be negative; got {max_new}")
-    if not 0 <= bias < float("inf"):
-        raise ValueError(f"bias must not be negative, and finite; got {bias}")
-
-
 @torch.no_grad()
 def generate_points(
     model: VectorModel[Any], prime: Line | None, max_new: int, bias: float, seed: int | None
 ) -> Iterator[GeneratedPoint]:
     """The points of `prime`, and then new ones as they are made; without `prime`, a new line from its start."""
-    check_generation(max_new, bias)
+    check_not_negative("max_new", max_new)
+    check_not_negative("bias", bias)
     if prime is not None and len(prime) == 0:
         raise ValueError("there is no point to go on from")
     generator = torch.Generator()  # on the CPU: the same line on every device
@@ -51,11 +46,11 @@ def generate_points(
         generator,
     )
     yield from points_of(read, new=False)
-    for made in islice(write_on(model, read.after, bias, generator), max_new):
+    for made in islice(generate_on(model, read.after, bias, generator), max_new):
         yield from points_of(made, new=True)
 
 
-def write_on(
+def generate_on(
     model: VectorModel[Any], place: Place, bias: float, generator: torch.Generator | None = None
 ) -> Iterator[Read]:
     """Draws point after point, without end: each is read before the next is drawn."""

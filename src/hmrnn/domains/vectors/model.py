@@ -24,7 +24,7 @@ from hmrnn.structure.operations import Steps
 from hmrnn.structure.segments import Segment
 from hmrnn.training.batches import Line
 
-Predicted = TypeVar("Predicted", bound=Density)
+OwnDensity = TypeVar("OwnDensity", bound=Density)
 
 GAIN = 0.5  # of layer normalisation in a model of vectors, at the start of training
 
@@ -53,12 +53,12 @@ def start_gains(rnn: Recurrent, gain: float) -> None:
 
 
 @dataclass(frozen=True)
-class VectorModelOutput(Generic[Predicted]):
-    density: Predicted  # (T, B): of the vector after each step, in normalised coordinates
+class VectorModelOutput(Generic[OwnDensity]):
+    density: OwnDensity  # (T, B): of the vector after each step, in normalised coordinates
     rnn: HMLSTMOutput
 
 
-class VectorModel(Pretrained, Generic[Predicted]):
+class VectorModel(Pretrained, Generic[OwnDensity]):
     """A model that predicts the density of the next vector of a sequence.
 
     It embeds the normalised vector linearly, and has a recurrent network, the gated output module and a mixture density
@@ -110,7 +110,7 @@ class VectorModel(Pretrained, Generic[Predicted]):
         lengths: Tensor | None = None,
         slope: float | None = None,
         generator: torch.Generator | None = None,
-    ) -> tuple[VectorModelOutput[Predicted], HMLSTMState]:
+    ) -> tuple[VectorModelOutput[OwnDensity], HMLSTMState]:
         """Predicts the vector after each step.
 
         Args:

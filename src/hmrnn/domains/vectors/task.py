@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hmrnn.config import Measure, TrainingConfig
+from hmrnn.domains.vectors.data import LineData
 from hmrnn.domains.vectors.evaluation import score_lines
 from hmrnn.domains.vectors.model import VectorModel
 from hmrnn.sequence import HMLSTMState
@@ -56,12 +57,13 @@ class VectorTask:
         self,
         model: VectorModel[Any],
         train: Sequence[Line],
-        valid: Sequence[Line],
+        data: LineData,
         training: TrainingConfig,
         processes: Processes,
         late_window: tuple[int, int] | None = None,
     ) -> None:
-        self.model, self.train, self.valid = model, train, valid
+        """`train` are the lines to train on, as the domain takes them out of the data."""
+        self.model, self.train, self.valid, self.about_data = model, train, data.split("valid"), data.description()
         # no symbols to count
         self.rates: Sequence[float] = (RATE,) if training.target_rate == "auto" else ()
         lengths = np.array([len(line) for line in train])
@@ -119,4 +121,4 @@ class VectorTask:
         self.state = None
 
     def description(self) -> str:
-        return f"{self.points:,} {self.measure.step} to train on"
+        return f"{self.about_data}; {self.points:,} {self.measure.step} to train on"

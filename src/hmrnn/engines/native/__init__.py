@@ -62,70 +62,73 @@ class Saved:
         library().hmrnn_free(self.tables)
 
 
-class NativeKernel:
-    def forward(self, weights: list[LayerWeights], inputs: Inputs, call: Call, rules: Rules, training: bool) -> Result:
-        T, B, input_size = call.shape
-        L, dtype = len(weights), call.state.z.dtype
+class Readable:
+    """A call as the library reads it: checked, in one piece each, and kept as long as something points there."""
+
+    def __init__(self, weights: list[LayerWeights], inputs: Inputs, call: Call, rules: Rules) -> None:
+        T, B, self.input_size = call.shape
+        L, start, dtype = len(weights), call.state, call.state.z.dtype
         if B * (T + 1) >= 2**29:
             raise ValueError(f"{T} time steps times {B} batch rows are too many for one call")
-        sizes = [part.shape[1] for part in call.state.h]  # which were checked against the network
-        weights = [
-            plain_weights(layer, sizes, l, input_size, dtype, table=l == 0 and inputs.x is None)
+        self.sizes = sizes = [part.shape[1] for part in start.h]  # which were checked against the network
+
+        def rows(name: str, parts: Sequence[Tensor]) -> list[Tensor]:
+            """(B, H_l) of each layer, the lowest first."""
+            return [plain(f"{name}[{l}]", part, (B, sizes[l]), dtype) for l, part in enumerate(parts)]
+
+        self.weights = [
+            plain_weights(layer, sizes, l, self.input_size, dtype, table=l == 0 and inputs.x is None)
             for l, layer in enumerate(weights)
         ]
-        inputs = plain_inputs(inputs, input_size, sizes[0], dtype)
-        start = call.state
-        h = [
-            plain(f"state.h[{l}]", part, (B, size), dtype)
-            for l, (part, size) in enumerate(zip(start.h, sizes, strict=True))
-        ]
-        cells = [
-            plain(f"state.c[{l}]", part, (B, size), dtype)
-            for l, (part, size) in enumerate(zip(start.c, sizes, strict=True))
-        ]
-        z = plain("state.z", start.z, (B, L - 1), dtype)
-        lengths = None if call.valid is None else call.valid.sum(0)
-        given = None if call.given is None else plain("boundaries", call.given, (T, B, L - 1), dtype)
-        masks = [
-            plain(f"masks[{l}]", mask, (B, size), dtype)
-            for l, (mask, size) in enumerate(zip(rules.masks, sizes[:-1], strict=False))
-        ]
-        uniforms = plain_uniforms(rules, (T, B, L - 1)) if given is None else None
+        self.inputs = plain_inputs(inputs, self.input_size, sizes[0], dtype)
+        self.h, self.c, self.masks = rows("state.h", start.h), rows("state.c", start.c), rows("masks", rules.masks)
+        self.z = plain("state.z", start.z, (B, L - 1), dtype)
+        self.lengths = None if call.valid is None else call.valid.sum(0)
+        self.given = None if call.given is None else plain("boundaries", call.given, (T, B, L - 1), dtype)
+        self.uniforms = plain_uniforms(rules, (T, B, L - 1)) if self.given is None else None
 
-        new = partial(torch.empty, dtype=dtype, device="cpu")
-        N = B * (T + 1)
-        values = [new(N, size) for size in sizes]
-        tangents = [new(N, size) if l and training else None for l, size in enumerate(sizes)]
-        index = [torch.empty(T, B, dtype=torch.int64, device="cpu") for _ in sizes]
-        c_last = [new(B, size) for size in sizes]
-        z_out, z_last = new(T, B, L - 1), new(B, L - 1)
-        counts = (ctypes.c_int64 * L)()
-        arrays = (c.weights_array(weights), (ctypes.c_int64 * L)(*sizes), pointers(h), pointers(cells))
-        asked = c.Call(
-            precision=c.precision_of(dtype, rules.bfloat16),
+    def asked(self, call: Call, rules: Rules, training: bool) -> c.Call:
+        T, B, _ = call.shape
+        L, table = len(self.sizes), self.inputs.table
+        return c.Call(
+            precision=c.precision_of(self.z.dtype, rules.bfloat16),
             threads=torch.get_num_threads(),
             hold=rules.hold,
             training=training,
             steps=T,
             rows=B,
             layers=L,
-            input_size=input_size,
+            input_size=self.input_size,
             slope=float(call.slope),
-            hidden=arrays[1],
-            weights=arrays[0],
-            x=address(inputs.x),
-            symbols=address(inputs.symbols),
-            table=address(inputs.table),
-            table_z=address(inputs.table_z),
-            table_size=0 if inputs.table is None else len(inputs.table),
-            h=arrays[2],
-            c=arrays[3],
-            z=address(z),
-            lengths=address(lengths),
-            given=address(given),
-            uniforms=address(uniforms),
-            masks=pointers(masks) if masks else None,
+            hidden=(ctypes.c_int64 * L)(*self.sizes),
+            weights=c.weights_array(self.weights),
+            x=address(self.inputs.x),
+            symbols=address(self.inputs.symbols),
+            table=address(table),
+            table_z=address(self.inputs.table_z),
+            table_size=0 if table is None else len(table),
+            h=pointers(self.h),
+            c=pointers(self.c),
+            z=address(self.z),
+            lengths=address(self.lengths),
+            given=address(self.given),
+            uniforms=address(self.uniforms),
+            masks=pointers(self.masks) if self.masks else None,
         )
+
+
+class NativeKernel:
+    def forward(self, weights: list[LayerWeights], inputs: Inputs, call: Call, rules: Rules, training: bool) -> Result:
+        (T, B, _), L = call.shape, len(weights)
+        read = Readable(weights, inputs, call, rules)
+        new = partial(torch.empty, dtype=read.z.dtype, device="cpu")
+        N = B * (T + 1)
+        values = [new(N, size) for size in read.sizes]
+        tangents = [new(N, size) if l and training else None for l, size in enumerate(read.sizes)]
+        index = [torch.empty(T, B, dtype=torch.int64, device="cpu") for _ in read.sizes]
+        c_last = [new(B, size) for size in read.sizes]
+        z_out, z_last = new(T, B, L - 1), new(B, L - 1)
+        counts = (ctypes.c_int64 * L)()
         out = c.Forward(
             values=pointers(values),
             tangents=pointers(tangents),
@@ -136,9 +139,9 @@ class NativeKernel:
             counts=counts,
         )
         tables = ctypes.c_void_p()
-        c.check(library().hmrnn_forward(asked, out, tables))
+        c.check(library().hmrnn_forward(read.asked(call, rules, training), out, tables))
         Clock.add(out.seconds)
-        kept = (values, tangents, given, uniforms, masks)
+        kept = (values, tangents, read.given, read.uniforms, read.masks)
         return Result(
             values=[table[:count] for table, count in zip(values, counts, strict=True)],
             tangents=[None if t is None else t[:count] for t, count in zip(tangents, counts, strict=True)],
@@ -146,7 +149,7 @@ class NativeKernel:
             z=z_out,
             c_last=c_last,
             z_last=z_last,
-            saved=Saved(tables.value, inputs, weights, kept) if tables.value else None,
+            saved=Saved(tables.value, read.inputs, read.weights, kept) if tables.value else None,
         )
 
     def backward(self, saved: Saved, gradients: Gradients, want_x: bool) -> InputGradients:

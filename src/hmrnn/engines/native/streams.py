@@ -91,7 +91,7 @@ class Table:
             self.detector = None if first.W_z is None else (values @ first.W_z).contiguous()  # (S,)
 
 
-class Steps:
+class SingleSteps:
     """The single steps of a network. Weights are read where they lie; those in bfloat16 and the table are copies."""
 
     def __init__(self, rnn: HMLSTM, weights: Sequence[LayerWeights], bfloat16: bool, table: Table | None) -> None:
@@ -189,7 +189,7 @@ class Prepared:
         weights = detached(rnn.weights())
         table = None if values is None else Table(values.detach(), weights[0])
         bfloat16 = rounds and next(rnn.parameters()).dtype == torch.float32
-        self.steps = Steps(rnn, weights, bfloat16, table)
+        self.steps = SingleSteps(rnn, weights, bfloat16, table)
         self.input_size = rnn.input_size
 
     def __reduce__(self) -> Any:

@@ -81,6 +81,22 @@ export class Panel {
   ends() { return this.data.z.map((column, l) => `layer ${l + 1}: ${sum(column)} ends`).join("; "); }
 }
 
+// Of segments that follow each other: those of hmrnn/show/style.py, on paper and on a dark screen.
+const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
+const DARK_COLOURS = ["#56b4e9", "#f08c3c", "#2fc79a", "#e0a3c5", "#f0e442", "#a98bf0"];
+
+// What to draw with: a domain's own colours in the scheme of the page, and those of segments.
+export const coloursOf = (light, dark) => darkScheme.matches ? {...dark, segments: DARK_COLOURS} : {...light, segments: COLOURS};
+
+// A canvas as large as it is seen, with nothing on it: its context, in CSS pixels.
+export function cleared(canvas) {
+  const pixels = devicePixelRatio, context = canvas.getContext("2d");
+  canvas.width = Math.round(canvas.clientWidth * pixels);  // which clears it
+  canvas.height = Math.round(canvas.clientHeight * pixels);
+  context.scale(pixels, pixels);
+  return context;
+}
+
 export const sum = column => column.reduce((a, b) => a + b, 0);
 
 // What is read by all panels. A domain's own page says what that is (`content`, `empty`), what else to ask for when a run

@@ -23,8 +23,8 @@ ENDINGS = (".csv", ".npy", ".npz")
 MISSING = {"", "na", "n/a", "nan", "null", "none"}  # however they are written: small, large, with spaces around
 TIMES = {"time", "date", "datetime", "timestamp"}  # names of columns that are no measurements
 DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
-MOST = 1 << 30  # bytes, or characters, of a file, unpacked: in memory it is a few times as large
-LONGEST = 1 << 20  # characters of a line
+LARGEST_FILE = 1 << 30  # bytes, or characters, of a file, unpacked: in memory it is a few times as large
+LONGEST_LINE = 1 << 20  # characters of a line
 LARGEST = 1e30  # the square of its share of a deviation is still a number in float32
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -69,11 +69,13 @@ def read_tables(path: Path) -> Iterator[Table]:
 
 def lines_in(file: TextIO, where: str) -> Iterator[str]:
     """The lines of a file that may be a stranger's, or have no end: as many as memory can hold."""
-    left = MOST
-    while line := file.readline(LONGEST):
+    left = LARGEST_FILE
+    while line := file.readline(LONGEST_LINE):
         left -= len(line)
-        if len(line) == LONGEST or left < 0:
-            raise ValueError(f"{where}: too large: it can have {MOST:,} characters at most, and a line {LONGEST:,}")
+        if len(line) == LONGEST_LINE or left < 0:
+            raise ValueError(
+                f"{where}: too large: it can have {LARGEST_FILE:,} characters at most, and a line {LONGEST_LINE:,}"
+            )
         yield line
 
 
@@ -145,12 +147,12 @@ def arrays_in(path: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     try:
         if path.suffix.lower() == ".npy":
             with path.open("rb") as file:
-                yield path.name, parsed(file.read(check_size(path, file.fileno(), MOST)))
+                yield path.name, parsed(file.read(check_size(path, file.fileno(), LARGEST_FILE)))
             return
         with zipfile.ZipFile(path) as archive:
             size = sum(part.file_size for part in archive.infolist())
-            if size > MOST:
-                raise ValueError(f"too large: unpacked, it has {size:,} bytes, and can have {MOST:,} at most")
+            if size > LARGEST_FILE:
+                raise ValueError(f"too large: unpacked, it has {size:,} bytes, and can have {LARGEST_FILE:,} at most")
             for part in archive.infolist():
                 yield part.filename.removesuffix(".npy"), parsed(archive.read(part))
     except Exception as error:  # of numpy, zipfile, zlib and tokenize, which have no common ground

@@ -17,8 +17,9 @@ from hmrnn.config import SettingError
 from hmrnn.domains.strokes.config import StrokeDataConfig
 from hmrnn.domains.strokes.data import iam
 from hmrnn.domains.strokes.data.points import read_json_lines
-from hmrnn.domains.strokes.data.writing import write
-from hmrnn.domains.vectors.data import NAMED, LineData, Lines, joined, shuffled
+from hmrnn.domains.strokes.data.writing import write_lines
+from hmrnn.domains.vectors.data import LineData, Lines, joined, shuffled
+from hmrnn.printable import NAMED
 from hmrnn.storage.cache import (
     MOST_KEPT,
     check_unchanged,
@@ -64,7 +65,7 @@ def load_strokes(config: StrokeDataConfig, data_dir: Path | None = None) -> Stro
     """The handwriting that `config.data` names."""
     folder = data_directory(data_dir)
     if config.data == "builtin":
-        lines = joined((f"line {i + 1}", written.points) for i, written in enumerate(write(config.writing)))
+        lines = joined((f"line {i + 1}", written.points) for i, written in enumerate(write_lines(config.writing)))
     elif config.data == "iam-ondb":
         path = iam.find(folder)
         folder = path.parent
@@ -149,8 +150,8 @@ def from_cache(folder: Path) -> Lines | None:
         meta: dict[str, Any] = read_json(folder / "meta.json", MOST_KEPT)
         check_seal(meta, folder / "meta.json")
         ends = np.array(meta["ends"], dtype=np.int64)
-        told = json.dumps([meta["names"], meta["ends"]])
-        if sha256_of(folder / "points.bin", told) != meta["fingerprint"]:
+        about = json.dumps([meta["names"], meta["ends"]])
+        if sha256_of(folder / "points.bin", about) != meta["fingerprint"]:
             return None
         points = np.memmap(folder / "points.bin", np.float32, "r").reshape(-1, 3)
         names, damaged = (list(map(str, meta[name])) for name in ("names", "damaged"))

@@ -44,7 +44,7 @@ class _Shape:
     width: float
 
 
-def write(config: WritingConfig) -> list[Written]:
+def write_lines(config: WritingConfig) -> list[Written]:
     """Draws lines of words, each word alike often. The first lines are the same however many are asked for."""
     glyphs = _glyphs(config.font)
     shapes = {word: _word([glyphs[letter] for letter in word], glyphs[" "].width) for word in WORDS}

@@ -30,7 +30,7 @@ from hmrnn.domains.text.data.symbols import (
     codes,
     split_texts,
 )
-from hmrnn.printable import printable
+from hmrnn.printable import NAMED, printable
 from hmrnn.storage.cache import MOST_KEPT, check_unchanged, content_of, kept, made_once, own_cache_directory, stamp
 from hmrnn.storage.files import (
     check_regular,
@@ -44,7 +44,6 @@ from hmrnn.storage.files import (
 
 FORMAT_VERSION = 1
 CHUNK = 1 << 20
-NAMED = 20  # files that were left out and are named: those beyond are only counted
 
 
 @dataclass(frozen=True)

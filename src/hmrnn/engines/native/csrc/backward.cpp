@@ -57,20 +57,7 @@ class BackwardPass : public Pass<T> {
       }
   }
 
-  void pack(const Pool::Lease& lease) {
-    std::vector<typename Pass<T>::Job> jobs;
-    auto add = [&](Panels<T>& panels, const T* matrix, int64_t inputs, int64_t units) {
-      panels.allocate(4 * units, inputs, this->tables.bfloat16);
-      jobs.push_back({&panels, matrix});
-    };
-    for (int64_t l = 0; l < this->tables.layers; ++l) {
-      const Layer<T>& layer = this->tables.groups[0].layers[l];
-      add(this->U[l], layer.w.U, layer.H, layer.H);
-      if (l > 0 || gradients.d_x) add(this->W[l], layer.w.W, layer.H_below, layer.H);
-      if (layer.w.V) add(this->V[l], layer.w.V, layer.H_above, layer.H);
-    }
-    Pass<T>::pack(lease, jobs, false);
-  }
+  void pack(const Pool::Lease& lease) { this->pack_weights(lease, gradients.d_x, false); }
 
  private:
   static Buffer<T> zeros(int64_t size) {

@@ -72,6 +72,7 @@ class ForwardWorker : Books<T> {
   std::vector<int64_t> t_;   // (R) the step that each row is at
   std::vector<Event> events_;  // at hand
   std::vector<int64_t> rows_;  // of them
+  std::vector<int64_t> counts_;  // (L) events so far
 
   uint8_t& z(int64_t r, int64_t l) { return z_[r * L + l]; }
 
@@ -95,8 +96,6 @@ class ForwardWorker : Books<T> {
     member_.barrier.wait();
     for (int64_t l = 1; l < L; ++l) top_down(l, 0, R);
   }
-
-  std::vector<int64_t> counts_;  // (L) events so far
 
   // V h for the layer below, of events that are new.
   void top_down(int64_t l, int64_t first, int64_t count) {

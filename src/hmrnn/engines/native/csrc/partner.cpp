@@ -7,10 +7,6 @@
 
 #include "team.h"
 
-#if !defined(_WIN32)
-#include <unistd.h>
-#endif
-
 namespace hmrnn {
 
 namespace {
@@ -27,16 +23,11 @@ Partner* Partner::of_this_process(bool make) {
   static std::mutex mutex;
   static Partner* partner = nullptr;  // never freed: its thread runs until the process ends
   static int64_t owner = -1;
-#if defined(_WIN32)
-  const int64_t process = 0;
-#else
-  const int64_t process = getpid();  // a fork takes no threads along
-#endif
   const std::lock_guard<std::mutex> lock(mutex);
-  if (owner != process) {
+  if (owner != this_process()) {
     if (!make) return nullptr;
     partner = nullptr;
-    owner = process;
+    owner = this_process();
     try {
       partner = new Partner;
     } catch (const std::system_error&) {

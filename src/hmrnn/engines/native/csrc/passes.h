@@ -128,26 +128,34 @@ class Pass {
   }
 
  protected:
-  // A matrix is (units, inputs); forward it is multiplied transposed.
-  struct Job {
-    Panels<T>* panels;
-    const T* matrix;
-  };
-
-  void pack(const Pool::Lease& lease, const std::vector<Job>& jobs, bool transposed) {
+  // Packs U, W and V of all layers; W of the first one only if x is multiplied with it. A matrix is (units, inputs): forward
+  // it is multiplied transposed.
+  void pack_weights(const Pool::Lease& lease, bool of_x, bool transposed) {
     const Stopwatch watch(packing_);
     constexpr int64_t kAtOnce = 8;
-    std::vector<std::pair<Job, int64_t>> tasks;  // and the first panel
-    for (const Job& job : jobs)
-      for (int64_t first = 0; first < job.panels->count(); first += kAtOnce) tasks.emplace_back(job, first);
+    struct Task {
+      Panels<T>* panels;
+      const T* matrix;
+      int64_t first;  // panel
+    };
+    std::vector<Task> tasks;
+    auto add = [&](Panels<T>& panels, const T* matrix, int64_t inputs, int64_t units) {
+      panels.allocate(transposed ? inputs : 4 * units, transposed ? 4 * units : inputs, tables.bfloat16);
+      for (int64_t first = 0; first < panels.count(); first += kAtOnce) tasks.push_back({&panels, matrix, first});
+    };
+    for (int64_t l = 0; l < tables.layers; ++l) {
+      const Layer<T>& layer = tables.groups[0].layers[l];
+      add(U[l], layer.w.U, layer.H, layer.H);
+      if (l > 0 || of_x) add(W[l], layer.w.W, layer.H_below, layer.H);
+      if (layer.w.V) add(V[l], layer.w.V, layer.H_above, layer.H);
+    }
     share_out(lease, static_cast<int64_t>(tasks.size()), [&](int64_t k, int) {
-      auto& [job, first] = tasks[k];
-      const int64_t end = std::min(first + kAtOnce, job.panels->count()), width = job.panels->width;
-      const T* matrix = job.matrix;
+      const auto [panels, matrix, first] = tasks[k];
+      const int64_t end = std::min(first + kAtOnce, panels->count()), width = panels->width;
       if (transposed)
-        job.panels->pack_transposed(matrix, first, end);
+        panels->pack_transposed(matrix, first, end);
       else
-        job.panels->pack_rows([=](int64_t k) { return row(matrix, k, width); }, first, end);
+        panels->pack_rows([matrix = matrix, width](int64_t k) { return row(matrix, k, width); }, first, end);
     });
   }
 
@@ -175,20 +183,7 @@ class ForwardPass : public Pass<T> {
     }
   }
 
-  void pack(const Pool::Lease& lease) {
-    std::vector<typename Pass<T>::Job> jobs;
-    auto add = [&](Panels<T>& panels, const T* matrix, int64_t inputs, int64_t units) {
-      panels.allocate(inputs, 4 * units, this->tables.bfloat16);
-      jobs.push_back({&panels, matrix});
-    };
-    for (int64_t l = 0; l < this->tables.layers; ++l) {
-      const Layer<T>& layer = this->tables.groups[0].layers[l];
-      add(this->U[l], layer.w.U, layer.H, layer.H);
-      if (l > 0 || this->tables.x) add(this->W[l], layer.w.W, layer.H_below, layer.H);
-      if (layer.w.V) add(this->V[l], layer.w.V, layer.H_above, layer.H);
-    }
-    Pass<T>::pack(lease, jobs, true);
-  }
+  void pack(const Pool::Lease& lease) { this->pack_weights(lease, this->tables.x, true); }
 };
 
 template <typename T>
@@ -201,7 +196,7 @@ struct SavedTables : AnyTables {
 template <typename T>
 void forward(const HmrnnCall& call, HmrnnForward& out, std::unique_ptr<AnyTables>& kept);
 
-// Gradients of the layers' matrices, and of the vectors of the detectors: sums over all events. Seconds in products.
+// By what detectors read: from it come the gradients by their vectors.
 template <typename T>
 struct DetectorGradients {
   std::vector<std::vector<Buffer<T>>> u_z, v_z, w_z;  // (groups, L): by the dot products of each event's h, (N)
@@ -213,6 +208,7 @@ void product(const HmrnnProduct& product);
 template <typename T>
 void expansion_backward(const HmrnnExpansion& expansion);
 
+// Gradients of the layers' matrices, and of the vectors of the detectors: sums over all events. Seconds in products.
 template <typename T>
 double sum_up(Tables<T>& tables, const DetectorGradients<T>& detectors, HmrnnBackward& gradients, const Pool::Lease& lease);
 

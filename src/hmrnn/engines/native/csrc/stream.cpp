@@ -84,6 +84,7 @@ class Stream : public AnyStream {
     for (int64_t l = 0; l + 1 < L; ++l) z[l] = static_cast<float>(z_[l]);
     predict(logits);
   }
+
  private:
   // The partner, while it is this stream's.
   struct Helped {

@@ -23,9 +23,7 @@ __attribute__((weak)) int omp_get_thread_limit(void);
 
 namespace hmrnn {
 
-namespace {
-
-int64_t process() {
+int64_t this_process() {
 #if defined(_WIN32)
   return 0;
 #else
@@ -33,14 +31,16 @@ int64_t process() {
 #endif
 }
 
-const int64_t loaded_in = process();
+namespace {
+
+const int64_t loaded_in = this_process();
 
 #if defined(__linux__)
 // How many threads of torch's OpenMP runtime a call may have; 0 if they can't be used.
 int openmp_threads(int wanted) {
   if (!GOMP_parallel || !omp_get_thread_num || !omp_get_num_threads || !omp_in_parallel || !omp_get_dynamic || !omp_get_thread_limit)
     return 0;
-  if (process() != loaded_in || omp_in_parallel() || omp_get_dynamic()) return 0;
+  if (this_process() != loaded_in || omp_in_parallel() || omp_get_dynamic()) return 0;
   return std::min(wanted, omp_get_thread_limit());
 }
 
@@ -85,9 +85,9 @@ std::shared_ptr<Pool> Pool::of_this_process() {
   static std::shared_ptr<Pool>* pool = nullptr;
   static int64_t owner = -1;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (owner != process()) {
+  if (owner != this_process()) {
     pool = new std::shared_ptr<Pool>(std::make_shared<Pool>());  // never freed: threads may run when the process ends
-    owner = process();
+    owner = this_process();
   }
   return *pool;
 }

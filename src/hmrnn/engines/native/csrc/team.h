@@ -17,6 +17,9 @@
 
 namespace hmrnn {
 
+// The number of this process: it is another after a fork, which takes no threads along.
+int64_t this_process();
+
 inline void pause_briefly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
