@@ -20,7 +20,7 @@ from hmrnn.domains.strokes.config import WritingConfig
 from hmrnn.domains.strokes.data.points import to_json, to_strokes
 from hmrnn.domains.strokes.data.writing import write
 from hmrnn.domains.strokes.drawing import GIVEN
-from hmrnn.domains.text.marks import Marked
+from hmrnn.domains.text.marks import Marked, mark_of_layer
 from hmrnn.storage.shipped import located
 
 TEXT = "The value of the argument\nis a string.\n"
@@ -135,10 +135,26 @@ def test_several_files_and_folders(tmp_path):
 def test_bytes_that_are_no_characters(tmp_path):
     (tmp_path / "latin1.txt").write_bytes("The café is\n".encode("latin-1"))
     refused = run("segment", "builtin", "latin1.txt", cwd=tmp_path)
-    assert "--bytes" in refused.stderr
+    assert "(--bytes reads any file)" in refused.stderr
+    for arguments in (
+        ["eval", "builtin", "--data"],
+        ["figure", "builtin", "--kind", "norms", "--out", "n.svg", "--text"],
+    ):
+        told = run(*arguments, "latin1.txt", cwd=tmp_path).stderr
+        assert "(only a run on bytes reads any file)" in told, "these have no flag for it"
     assert "the symbol 0xe9 at position 7" in run("segment", "builtin", "latin1.txt", "--bytes", cwd=tmp_path).stderr
     skipped = run("segment", "builtin", "latin1.txt", "--bytes", "--on-unknown", "skip", cwd=tmp_path)
     assert skipped.stdout.translate(PLAIN) == "The caf is\n"
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_what_separates_tokens_stands_in_place_of_the_space(delay):
+    tokens, ends = ["a", " b", " c", " d"], {1, 2}  # the places after which segments end
+    fires = [(t - delay in ends, False) for t in range(len(tokens))]
+    for instead_of, expected in (("", "a b/ c/ d"), (" ", "a b/c/d")):
+        marked = Marked(delay, mark_of_layer(1, "/"), instead_of)
+        shown = "".join(marked(token, z) for token, z in zip(tokens, fires, strict=True)) + marked.rest()
+        assert shown == expected
 
 
 @pytest.mark.parametrize("delay", [0, 1])
