@@ -50,6 +50,11 @@ class Found:
         segments = "/".join(str(len(layer)) for layer in self.layers)
         return f"{type(self).__name__}({len(self.steps.inputs)} steps, segments {segments or 'none'})"
 
+    @property
+    def ends(self) -> list[list[int]]:
+        """Of each layer: the last place of each segment, but for one that the end of the sequence cut off."""
+        return [[segment.end - 1 for segment in layer if segment.closed] for layer in self.layers]
+
     def to_dataframe(self) -> pandas.DataFrame:
         """The segments of all layers, a row each, in the order in which they begin. Needs pandas."""
         import pandas
