@@ -119,6 +119,7 @@ def test_fonts_that_have_the_symbols(found, tmp_path, monkeypatch):
     own = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     fonts = [font for font in font_manager.fontManager.ttflist if Path(font.fname).parent == own]
     monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
+    monkeypatch.setattr(font_manager, "findSystemFonts", list)
     plain, bold = (known_to(str(own / f"DejaVuSans{kind}.ttf")) for kind in ("Mono", ""))
     symbol = min(own for own in bold - plain if own.isprintable())
     assert fonts_for("abc") == (["DejaVu Sans Mono"], set())
@@ -128,6 +129,20 @@ def test_fonts_that_have_the_symbols(found, tmp_path, monkeypatch):
     assert figures.font_hint(f"a{symbol}") == ""
     chinese = written(found, "今天$x$" * 40)
     figures.boundaries_figure(chinese).savefig(tmp_path / "dots.png")  # a warning would be an error
+
+
+def test_a_font_that_was_just_installed_is_used(tmp_path, monkeypatch):
+    """Though matplotlib has a list of fonts from before."""
+    own = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    new = str(own / "DejaVuSans.ttf")
+    fonts = [font for font in font_manager.fontManager.ttflist if font.name == "DejaVu Sans Mono"]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
+    symbol = min(known_to(new) - known_to(str(own / "DejaVuSansMono.ttf")))
+    (tmp_path / "broken.ttf").write_bytes(b"no font")
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [str(tmp_path / "broken.ttf")])
+    assert fonts_for(["a", symbol]) == (["DejaVu Sans Mono"], {symbol})
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [str(tmp_path / "broken.ttf"), new])
+    assert fonts_for(["a", symbol]) == (["DejaVu Sans Mono", "DejaVu Sans"], set())
 
 
 def test_symbol_classes():
