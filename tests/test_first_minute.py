@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.image import imread as read_png
 from support.commands import run, run_process
 from support.explorer.server import running, talking
@@ -21,6 +22,9 @@ from hmrnn.domains.strokes.data.points import to_json, to_strokes
 from hmrnn.domains.strokes.data.writing import write
 from hmrnn.domains.strokes.drawing import GIVEN
 from hmrnn.domains.text.marks import Marked, mark_of_layer
+from hmrnn.explorer.loading import load
+from hmrnn.explorer.reading import Memory
+from hmrnn.explorer.requests import Request
 from hmrnn.storage.shipped import located
 
 TEXT = "The value of the argument\nis a string.\n"
@@ -276,3 +280,15 @@ def test_what_was_given_has_another_colour_than_what_is_added(tmp_path):
 def test_the_shipped_model_of_handwriting_is_explored():
     with running([located("builtin-strokes")]) as host, talking(host) as client:
         assert client.hello["runs"][0]["kind"] == "strokes"
+
+
+def test_a_line_from_nothing_stands_on_the_line_of_the_sheet():
+    (pen,) = load([located("builtin-strokes")], Memory())
+    letter, heights = pen.described()["letter"], []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        asked = Request(json.dumps({"strokes": [], "made": [], "bias": 1, "new": 60, "slope": pen.model.rnn.slope}))
+        heights += [y for told in pen.generate(asked) if told for y in told["y"]]
+    above = 2.5 - np.quantile(heights, [0.05, 0.9]) / letter  # in tall letters, from the line up
+    assert 0.6 < above[0] < 1.4, "the tops of letters"
+    assert abs(above[1]) < 0.4, "their feet"
