@@ -19,6 +19,7 @@ from hmrnn import Symbols, TextModel, TextModelConfig
 from hmrnn.domains.text import figures
 from hmrnn.domains.text.classes import CLASSES, rates_by_class, symbol_classes
 from hmrnn.domains.text.config import MEASURE
+from hmrnn.domains.text.page import page
 from hmrnn.show.fonts import fonts_for, known_to
 from hmrnn.show.training import training_figure
 from hmrnn.training.history import read_metrics
@@ -26,16 +27,26 @@ from hmrnn.training.history import read_metrics
 TEXT = ("the cat sat on 2 mats. the dog, too.\n" * 6)[:200]
 
 
+def read(**settings):
+    torch.manual_seed(3)
+    config = TextModelConfig(hidden_sizes=(9, 8, 7), output_size=7, embedding_size=4, boundary_bias=0.05, **settings)
+    return TextModel(Symbols.of(TEXT), config).segment(TEXT)
+
+
 @pytest.fixture(scope="module")
 def found():
-    torch.manual_seed(3)
-    config = TextModelConfig(hidden_sizes=(9, 8, 7), output_size=7, embedding_size=4, boundary_bias=0.05)
-    return TextModel(Symbols.of(TEXT), config).segment(TEXT)
+    return read()
 
 
 def artists(axes, kind, gid):
     (one,) = [artist for artist in axes.get_children() if isinstance(artist, kind) and artist.get_gid() == gid]
     return one
+
+
+def ends(rows, l: int) -> list[int]:
+    """The symbols after which segments of layer l end in a figure."""
+    ticks = [artists(axes, LineCollection, f"ends of layer {l + 1}").get_segments() for axes in rows]
+    return [round(tick[0][0]) - 1 + 90 * row for row, own in enumerate(ticks) for tick in own]
 
 
 def written(found, text: str):
@@ -48,10 +59,7 @@ def test_boundaries(found):
     figure = figures.boundaries_figure(found)
     assert len(figure.axes) == 3, "rows of 90"
     for l in range(2):
-        drawn = []
-        for row, axes in enumerate(figure.axes):
-            ticks = artists(axes, LineCollection, f"ends of layer {l + 1}").get_segments()
-            drawn += [round(tick[0][0]) - 1 + 90 * row for tick in ticks]
+        drawn = ends(figure.axes, l)
         assert drawn == np.flatnonzero(found.steps.z[:, l].numpy()).tolist()
         assert drawn
     shown = [text.get_text() for axes in figure.axes for text in axes.texts if len(text.get_text()) == 1]
@@ -67,9 +75,7 @@ def test_norms_and_operations(found):
         assert np.allclose(np.concatenate(norms), found.steps.norms[:, l].numpy())
         assert np.array_equal(np.concatenate(done), found.steps.operations[:, l].numpy())
     for l in range(2):
-        ticks = [artists(axes, LineCollection, f"ends of layer {l + 1}").get_segments() for axes in rows]
-        drawn = [round(tick[0][0]) - 1 + 90 * row for row, own in enumerate(ticks) for tick in own]
-        assert drawn == np.flatnonzero(found.steps.z[:, l].numpy()).tolist()
+        assert ends(rows, l) == np.flatnonzero(found.steps.z[:, l].numpy()).tolist()
     for l in range(3):
         scale = artists(rows[0], AxesImage, f"norms of layer {l + 1}").get_clim()
         own = found.steps.norms[:, l]
@@ -80,6 +86,16 @@ def test_norms_and_operations(found):
     for operation, colour in figures.OPERATION_COLOURS.items():
         shown = image.cmap(image.norm(int(operation)))
         assert np.allclose(shown[:3], [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+
+
+def test_segments_of_detectors_that_fire_one_symbol_late():
+    late = read(boundary_delay=1)
+    expected = [[segment.end - 1 for segment in layer if segment.closed] for layer in late.layers]
+    assert expected[0] == [t - 1 for t in np.flatnonzero(late.steps.z[:, 0].numpy()).tolist() if t > 0]
+    for figure in (figures.boundaries_figure(late), figures.norms_figure(late)):
+        rows = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
+        assert [ends(rows, l) for l in range(2)] == expected
+    assert json.dumps(expected, separators=(",", ":")) in page(late, "late")
 
 
 def test_classes(found):
@@ -104,6 +120,7 @@ def test_fonts_that_have_the_symbols(found, tmp_path, monkeypatch):
     own = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     fonts = [font for font in font_manager.fontManager.ttflist if Path(font.fname).parent == own]
     monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
+    monkeypatch.setattr(font_manager, "findSystemFonts", list)
     plain, bold = (known_to(str(own / f"DejaVuSans{kind}.ttf")) for kind in ("Mono", ""))
     symbol = min(own for own in bold - plain if own.isprintable())
     assert fonts_for("abc") == (["DejaVu Sans Mono"], set())
@@ -113,6 +130,20 @@ def test_fonts_that_have_the_symbols(found, tmp_path, monkeypatch):
     assert figures.font_hint(f"a{symbol}") == ""
     chinese = written(found, "今天$x$" * 40)
     figures.boundaries_figure(chinese).savefig(tmp_path / "dots.png")  # a warning would be an error
+
+
+def test_a_font_that_was_just_installed_is_used(tmp_path, monkeypatch):
+    """Though matplotlib has a list of fonts from before."""
+    own = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    new = str(own / "DejaVuSans.ttf")
+    fonts = [font for font in font_manager.fontManager.ttflist if font.name == "DejaVu Sans Mono"]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
+    symbol = min(known_to(new) - known_to(str(own / "DejaVuSansMono.ttf")))
+    (tmp_path / "broken.ttf").write_bytes(b"no font")
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [str(tmp_path / "broken.ttf")])
+    assert fonts_for(["a", symbol]) == (["DejaVu Sans Mono"], {symbol})
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [str(tmp_path / "broken.ttf"), new])
+    assert fonts_for(["a", symbol]) == (["DejaVu Sans Mono", "DejaVu Sans"], set())
 
 
 def test_symbol_classes():

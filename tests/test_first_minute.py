@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.image import imread as read_png
 from support.commands import run, run_process
 from support.explorer.server import running, talking
@@ -20,7 +21,10 @@ from hmrnn.domains.strokes.config import WritingConfig
 from hmrnn.domains.strokes.data.points import to_json, to_strokes
 from hmrnn.domains.strokes.data.writing import write_lines
 from hmrnn.domains.strokes.drawing import GIVEN
-from hmrnn.domains.text.marks import Marked
+from hmrnn.domains.text.marks import Marked, mark_of_layer
+from hmrnn.explorer.loading import load
+from hmrnn.explorer.reading import Memory
+from hmrnn.explorer.requests import Request
 from hmrnn.storage.shipped import located
 
 TEXT = "The value of the argument\nis a string.\n"
@@ -135,10 +139,26 @@ def test_several_files_and_folders(tmp_path):
 def test_bytes_that_are_no_characters(tmp_path):
     (tmp_path / "latin1.txt").write_bytes("The café is\n".encode("latin-1"))
     refused = run("segment", "builtin", "latin1.txt", cwd=tmp_path)
-    assert "--bytes" in refused.stderr
+    assert "(--bytes reads any file)" in refused.stderr
+    for arguments in (
+        ["eval", "builtin", "--data"],
+        ["figure", "builtin", "--kind", "norms", "--out", "n.svg", "--text"],
+    ):
+        told = run(*arguments, "latin1.txt", cwd=tmp_path).stderr
+        assert "(only a run on bytes reads any file)" in told, "these have no flag for it"
     assert "the symbol 0xe9 at position 7" in run("segment", "builtin", "latin1.txt", "--bytes", cwd=tmp_path).stderr
     skipped = run("segment", "builtin", "latin1.txt", "--bytes", "--on-unknown", "skip", cwd=tmp_path)
     assert skipped.stdout.translate(PLAIN) == "The caf is\n"
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_what_separates_tokens_stands_in_place_of_the_space(delay):
+    tokens, ends = ["a", " b", " c", " d"], {1, 2}  # the places after which segments end
+    fires = [(t - delay in ends, False) for t in range(len(tokens))]
+    for instead_of, expected in (("", "a b/ c/ d"), (" ", "a b/c/d")):
+        marked = Marked(delay, mark_of_layer(1, "/"), instead_of)
+        shown = "".join(marked(token, z) for token, z in zip(tokens, fires, strict=True)) + marked.rest()
+        assert shown == expected
 
 
 @pytest.mark.parametrize("delay", [0, 1])
@@ -266,3 +286,15 @@ def test_what_was_given_has_another_colour_than_what_is_added(tmp_path):
 def test_the_shipped_model_of_handwriting_is_explored():
     with running([located("builtin-strokes")]) as host, talking(host) as client:
         assert client.hello["runs"][0]["kind"] == "strokes"
+
+
+def test_a_line_from_nothing_stands_on_the_line_of_the_sheet():
+    (pen,) = load([located("builtin-strokes")], Memory())
+    letter, heights = pen.described()["letter"], []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        asked = Request(json.dumps({"strokes": [], "made": [], "bias": 1, "new": 60, "slope": pen.model.rnn.slope}))
+        heights += [y for told in pen.generate(asked) if told for y in told["y"]]
+    above = 2.5 - np.quantile(heights, [0.05, 0.9]) / letter  # in tall letters, from the line up
+    assert 0.6 < above[0] < 1.4, "the tops of letters"
+    assert abs(above[1]) < 0.4, "their feet"

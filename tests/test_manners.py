@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 import torch.utils._pytree as pytree
 from torch import nn
+from torch.nn.parallel import gather, replicate
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence, unpack_sequence
 
 import hmrnn
@@ -197,6 +200,26 @@ class TestOutput:
         with pytest.raises(TypeError, match=r"no tensor: \.last .*\.h\b"):
             use(network()(x)[0])
 
+    @pytest.mark.parametrize("packed", [False, True])
+    def test_so_is_who_computes_with_it(self, packed):
+        x = pack_sequence(sequences(), enforce_sorted=False) if packed else sequences()[0]
+        out, _ = network()(x)
+        for use in (nn.Linear(4, 2), torch.relu, lambda out: torch.cat([out])):
+            with pytest.raises(TypeError, match=r"is no tensor: \.last"):
+                use(out)
+        for use in (lambda out: out.shape, lambda out: out.size(0), lambda out: out.contiguous()):
+            with pytest.raises(AttributeError, match=r"is no tensor: \.last"):
+                use(out)
+        with pytest.raises(AttributeError, match=r"Output has no attribute 'lats'$"):
+            getattr(out, "lats")  # noqa: B009
+
+    def test_a_state_is_no_pair(self):
+        rnn, x = network(), sequences()[0]
+        with pytest.raises(TypeError, match=r"no pair \(h, c\): \.h and \.c"):
+            _, (_h, _c) = rnn(x)
+        with pytest.raises(TypeError, match=r"must be an HMLSTMState, as initial_state\(\) gives it; got tuple"):
+            rnn(x.unsqueeze(1), (torch.zeros(3, 1, 4), torch.zeros(3, 1, 4)))
+
     def test_rates_count_steps_that_are_not_padded(self):
         rnn = network()
         x = torch.randn(9, 3, 3, dtype=torch.float64)
@@ -229,6 +252,18 @@ class TestOutput:
         assert detached.steps[0].in_order == out.steps[0].in_order
         packed, _ = network(engine)(pack_sequence(sequences(), enforce_sorted=False))
         close(pytree.tree_map(lambda leaf: leaf, packed).last.data, packed.last.data)
+
+
+class Tensors(nn.Module):
+    """A model that gives tensors."""
+
+    def __init__(self, rnn: HMLSTM) -> None:
+        super().__init__()
+        self.rnn = rnn
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out, state = self.rnn(x)
+        return out.last, state.c[0]
 
 
 class TestSurroundings:
@@ -293,6 +328,33 @@ class TestSurroundings:
         found.last.sum().backward()
         assert all(parameter.grad is None for parameter in rnn.parameters())
         assert other.layers[0].W.grad is not None
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    def test_replicas_of_data_parallel(self, engine, monkeypatch):
+        """As it makes them on several GPUs, here on the CPU: each reads a part of the rows, in a thread of its own."""
+
+        def copies(tensors, devices, detach=False):
+            return [[tensor.clone() for tensor in tensors] for _ in devices]
+
+        monkeypatch.setattr(sys.modules["torch.nn.parallel.replicate"], "_broadcast_coalesced_reshape", copies)
+
+        def run(rnn, x):
+            model = Tensors(rnn)
+            with ThreadPoolExecutor(2) as pool:
+                parts = list(pool.map(lambda m, x: m(x), replicate(model, [0, 1]), x.split([1, 2], dim=1)))
+            last, c = (torch.cat(part, dim) for part, dim in zip(zip(*parts, strict=True), (1, 0), strict=True))
+            (last.square().sum() + c.sum()).backward()
+
+        rnn = network(engine)
+        close(self.gradients(rnn, run), self.gradients(rnn, self.plainly))
+
+    def test_data_parallel_gathers_tensors_only(self):
+        rnn, x = network(), torch.randn(4, 2, 3, dtype=torch.float64)
+        alone = nn.DataParallel(rnn, dim=1)(x)[0]  # without GPUs it calls the network
+        close(alone.last, rnn(x)[0].last)
+        for part, told in ((0, "is no tensor"), (1, "is no pair")):
+            with pytest.raises(TypeError, match=told):
+                gather([rnn(x)[part], rnn(x)[part]], torch.device("cpu"))
 
     def test_backward_in_another_thread(self):
         from threading import Thread

@@ -167,6 +167,7 @@ def test_it_segments_tokens(trained, music):
     assert " ".join(layer) == " ".join(text.replace("unheard", RARE).split())
     marked = ask("segment", trained, input=text)
     assert re.sub(r"[|‖]", "", marked) == " ".join(layer) + "\n"
+    assert ask("segment", trained, "--lines", input=text).splitlines() == layer, "without the space between them"
     assert '"symbols":["C4","E4"' in ask("segment", trained, "--format", "html", input=text)
 
 

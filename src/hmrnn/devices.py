@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hmrnn.config import check_device
 
@@ -31,6 +31,24 @@ def resolve(name: str, process: int = 0) -> torch.device:
         if device.index >= count:
             raise ValueError(f"device {name} is not there: torch finds {count} on this machine, from cuda:0 on")
     return device
+
+
+def any_weight(module: nn.Module) -> Tensor:
+    """One of a module's weights, for the device and the type of all. The replicas that `DataParallel` makes have
+    weights, too, but no `parameters()`."""
+    if (weight := first_weight(module)) is None:
+        raise ValueError(f"{type(module).__name__} has no weights")
+    return weight
+
+
+def first_weight(module: nn.Module) -> Tensor | None:
+    for weight in (module.__dict__.get("_former_parameters") or module._parameters).values():
+        if weight is not None:
+            return weight
+    for part in module._modules.values():
+        if part is not None and (found := first_weight(part)) is not None:
+            return found
+    return None
 
 
 def description(device: torch.device) -> str:

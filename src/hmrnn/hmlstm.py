@@ -20,7 +20,7 @@ from hmrnn.config import (
     Precision,
     check_share,
 )
-from hmrnn.devices import autocast_dtype, without_autocast
+from hmrnn.devices import any_weight, autocast_dtype, without_autocast
 from hmrnn.dropout import drop_weights, mask
 from hmrnn.engines.native.streams import try_step
 from hmrnn.equations import LayerWeights
@@ -133,7 +133,7 @@ class HMLSTM(Recurrent):
         return self._choose()[1]
 
     def _choose(self) -> tuple[str, str]:
-        like = next(self.parameters())
+        like = any_weight(self)
         return engines.choose(self._requested_engine, self.boundary, like.device, like.dtype)
 
     @property
@@ -143,13 +143,13 @@ class HMLSTM(Recurrent):
 
     @property
     def rounds_products(self) -> bool:
-        return self.wants_bfloat16 and engines.ENGINES[self.engine].rounds(next(self.parameters()).dtype)
+        return self.wants_bfloat16 and engines.ENGINES[self.engine].rounds(any_weight(self).dtype)
 
     @property
     def wants_bfloat16(self) -> bool:
         """Whether products are to be computed in bfloat16 where that can be done."""
         if self.precision == "auto":
-            return autocast_dtype(next(self.parameters()).device) == torch.bfloat16
+            return autocast_dtype(any_weight(self).device) == torch.bfloat16
         return self.precision == "bfloat16"
 
     @property
@@ -201,7 +201,7 @@ class HMLSTM(Recurrent):
         """The dropout masks of each layer but the last, if there is dropout."""
         if not self.drops or self.dropout == 0:
             return ()
-        like = next(self.parameters())
+        like = any_weight(self)
         return tuple(mask(like, (B, size), self.dropout, generator) for size in self.hidden_sizes[:-1])
 
     def _weights_of_call(self, generator: torch.Generator | None) -> list[LayerWeights]:

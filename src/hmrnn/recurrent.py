@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from hmrnn.config import check_size
+from hmrnn.devices import any_weight
 from hmrnn.layouts import packed, padded, transposed
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState, PackedOutput, Piecewise
 
@@ -113,7 +114,7 @@ class Recurrent(nn.Module, ABC):
     def initial_state(self, batch_size: int) -> HMLSTMState:
         """h = c = 0, z = 0."""
         h_sizes, c_sizes, num_z = self.state_sizes
-        like = next(self.parameters())
+        like = any_weight(self)
         return HMLSTMState(
             tuple(like.new_zeros(batch_size, size) for size in h_sizes),
             tuple(like.new_zeros(batch_size, size) for size in c_sizes),
@@ -199,7 +200,7 @@ class Recurrent(nn.Module, ABC):
         elif boundaries is not None:
             raise TypeError(f"boundaries must be a PackedSequence, as x is one; got {type(boundaries).__name__}")
         if isinstance(state, HMLSTMState) and x.sorted_indices is not None:
-            self._check_state(state, len(own_lengths), next(self.parameters()))
+            self._check_state(state, len(own_lengths), any_weight(self))
             state = state.select(x.sorted_indices)
         output, state = self._time_first(dense, state, own_lengths, given, *how)
         return packed(output, own_lengths, x), state if x.unsorted_indices is None else state.select(x.unsorted_indices)
@@ -272,7 +273,7 @@ class Recurrent(nn.Module, ABC):
         slope: float | Tensor | None,
         generator: torch.Generator | None,
     ) -> Call:
-        like = next(self.parameters())
+        like = any_weight(self)
         T, B, input_size = x.shape
         if input_size != self.input_size:
             raise ValueError(
@@ -297,7 +298,7 @@ class Recurrent(nn.Module, ABC):
 
     def _check_state(self, state: HMLSTMState, B: int, like: Tensor) -> None:
         if not isinstance(state, HMLSTMState):
-            raise TypeError(f"state must be an HMLSTMState; got {type(state).__name__}")
+            raise TypeError(f"state must be an HMLSTMState, as initial_state() gives it; got {type(state).__name__}")
         h_sizes, c_sizes, num_z = self.state_sizes
         for name, tensors, sizes in [("h", state.h, h_sizes), ("c", state.c, c_sizes), ("z", (state.z,), (num_z,))]:
             shapes, expected = [tuple(tensor.shape) for tensor in tensors], [(B, size) for size in sizes]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -168,6 +168,9 @@ class HMLSTMState:
         batch = "".join(f"B={size}, " for size in sizes(self.z)[:-1])
         return f"HMLSTMState({batch}layers {'/'.join(str(sizes(h)[-1]) for h in self.h)})"
 
+    def __iter__(self) -> Iterator[NoReturn]:
+        raise TypeError("HMLSTMState is no pair (h, c): .h and .c have one tensor for each layer, .z the boundaries")
+
     def __getstate__(self) -> dict[str, Any]:
         return {"h": self.h, "c": self.c, "z": self.z}  # and not what an engine has noted of it
 
@@ -199,13 +202,25 @@ class HMLSTMState:
 class NoTensor:
     """What an output says to those who take it for the tensor that `torch.nn.LSTM` gives."""
 
+    @classmethod
+    def _told(cls) -> str:
+        return f"{cls.__name__} is no tensor: .last has the hidden states of the top layer, .h those of each layer"
+
     def __getitem__(self, where: Any) -> NoReturn:
-        raise TypeError(
-            f"{type(self).__name__} is no tensor: .last has the hidden states of the top layer, .h those of each layer"
-        )
+        raise TypeError(self._told())
 
     def __iter__(self) -> Iterator[NoReturn]:
         return self[0]
+
+    @classmethod
+    def __torch_function__(cls, *call: Any) -> NoReturn:  # as of Linear(out)
+        raise TypeError(cls._told())
+
+    if not TYPE_CHECKING:  # to mypy, it would have any attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            own = name.startswith("_") or not hasattr(Tensor, name)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}" if own else self._told())
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
@@ -40,8 +40,9 @@ def test_typing_in_a_browser(browser, folder, host):
             for l, row in enumerate(page.readout(panel)):
                 assert row[:2] == [str(l + 1), Operation(int(steps.operations[i, l])).name]
                 assert float(row[4]) == pytest.approx(steps.norms[i, l].item(), abs=0.0011)
-                assert row[3] == ("–" if l == 2 else "yes" if steps.z[i, l] else "no")
                 around = [s for s in found.layers[l] if s.start <= i < s.end] if l < 2 else []
+                ends = [s.closed and s.end == i + 1 for s in around]
+                assert row[3] == ("–" if l == 2 else "yes" if any(ends) else "no")
                 assert row[5].startswith("".join(f"{s.start}–{s.end - 1} " for s in around))
     area = page.one("#text")
     area.send_keys(Keys.BACKSPACE * 10 + Keys.ARROW_LEFT * 20 + "dog")
@@ -54,6 +55,21 @@ def test_typing_in_a_browser(browser, folder, host):
     ActionChains(browser).move_to_element_with_offset(canvas, int(sixth), 0).perform()
     page.shows("symbol 5 of 54", ".where")
     page.assert_quiet()
+
+
+@pytest.mark.parametrize(("name", "delay"), [("words", 0), ("other", 1)])
+def test_ticks_are_where_segments_end(browser, folder, tmp_path, name, delay):
+    text = TEXT[:24]
+    with running([folder / name]) as server:
+        page = Page(browser, server)
+        page.write(text)
+        figure = ET.fromstring(page.download(".figure", tmp_path))
+    letters = [float(e.get("x")) for e in figure.iter("{http://www.w3.org/2000/svg}text") if len(e.text) == 1]
+    ticks = [e for e in figure.iter("{http://www.w3.org/2000/svg}rect") if e.get("width") == "2.5"]
+    model = TextModel.from_pretrained(folder / name)
+    assert model.delay == delay
+    found = [sum(x < float(tick.get("x")) for x in letters[: len(text)]) - 1 for tick in ticks]
+    assert sorted(found) == sorted(chain.from_iterable(model.segment(text).ends)) != []
 
 
 def test_sliders_and_comparing_in_a_browser(browser, folder, host):

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.optim import Optimizer
 
+from hmrnn.devices import any_weight
 from hmrnn.guidance.imitation import Teacher, extended, imitation, told, told_alone
 from hmrnn.guidance.steering import Seen, excesses, obstacle, targets
 from hmrnn.hmlstm import HMLSTM
@@ -214,7 +215,7 @@ class Guide:
         self._asked = True
         seen, self._seen = self._seen, None
         if seen is None or self.weight == 0:
-            return next(self.rnn.parameters()).new_zeros(())
+            return any_weight(self.rnn).new_zeros(())
         assert isinstance(self.rnn, HMLSTM)
         given = uncertainty() if callable(uncertainty) else uncertainty
         kinds = None if given is None else self._arranged("uncertainty", given, seen).detach()
@@ -253,7 +254,7 @@ class Guide:
             self.rnn.constrain_detectors(self.radius)
         if self.strength > 0 and self._excess:
             excess = mean_of_processes(torch.stack(self._excess).nanmean(0)).nan_to_num(0, 0, 0)
-            like = next(self.rnn.parameters()).dtype
+            like = any_weight(self.rnn).dtype
             self.rnn.shift_detectors([*(-FORCE * self.strength * excess).to(like)])
         self.skip()
 

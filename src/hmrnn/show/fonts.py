@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from unicodedata import name
 
 from matplotlib import font_manager
@@ -16,6 +17,11 @@ def fonts_for(symbols: Iterable[str]) -> tuple[list[str], set[str]]:
     """Families to draw these symbols with, each of which is asked for what those before it lack; and the symbols that
     no font here has."""
     wanted = set(symbols)
+    families, missing = among_known(wanted)
+    return among_known(wanted) if missing and take_new_fonts() else (families, missing)
+
+
+def among_known(wanted: set[str]) -> tuple[list[str], set[str]]:
     families, missing = [MONOSPACE], wanted - known_to(font_manager.findfont(MONOSPACE))
     # Plain ones first, so that a letter is not drawn bold or slanted for want of another font.
     fonts = sorted(
@@ -28,6 +34,15 @@ def fonts_for(symbols: Iterable[str]) -> tuple[list[str], set[str]]:
             families.append(font.name)
             missing -= own
     return families, missing
+
+
+def take_new_fonts() -> bool:
+    """Whether a font was installed since matplotlib made the list that it keeps; it then knows it, too."""
+    fonts, before = font_manager.fontManager, len(font_manager.fontManager.ttflist)
+    for path in sorted(set(font_manager.findSystemFonts()) - {font.fname for font in fonts.ttflist}):
+        with suppress(Exception):  # whatever matplotlib raises for a font that it can't read
+            fonts.addfont(path)
+    return len(fonts.ttflist) > before
 
 
 def known_to(path: str) -> set[str]:

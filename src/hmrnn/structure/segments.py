@@ -65,6 +65,11 @@ class Found:
         segments = "/".join(str(len(layer)) for layer in self.layers)
         return f"{type(self).__name__}({len(self.steps.inputs)} steps, segments {segments or 'none'})"
 
+    @property
+    def ends(self) -> list[list[int]]:
+        """Of each layer: the last place of each segment, but for one that the end of the sequence cut off."""
+        return [[segment.end - 1 for segment in layer if segment.closed] for layer in self.layers]
+
     def to_dataframe(self) -> pandas.DataFrame:
         """Returns a table with a row for each segment of all layers, in the order of their starts. Needs pandas."""
         import pandas

@@ -27,7 +27,7 @@ from hmrnn.structure.segments import by_layer
 from hmrnn.structure.written import line_as_json
 
 NEATEST = 10.0
-BEGINNING = (LETTER / 2, 2.5 * LETTER)  # where a line begins that the model writes from nothing
+BEGINNING = (LETTER / 2, 1.65 * LETTER)  # where a line begins that the model writes from nothing: letters begin on top
 
 
 class StrokeRun(Run[StrokeModel]):

@@ -203,7 +203,7 @@ def write_segments(
     asked: flags.Segment, model: TextModel, chunks: Iterator[bytes], out: TextIO, name: str, several: bool
 ) -> Updates | None:
     """Of one text. What was counted, if there was anything."""
-    read = numbered(chunks, model.symbols, asked.reading.on_unknown, name, asked.bytes)
+    read = numbered(chunks, model.symbols, asked.reading.on_unknown, name, asked.bytes, "bytes")
     pieces = (part for piece in read for part in piece.split(PIECE))
     if asked.format == "html":
         shown = segment_numbers(model, at_most(MOST_ON_PAGE, pieces))
@@ -216,7 +216,8 @@ def write_segments(
     if asked.of_layer is None:
         return write_marked(model, Counted(reads), out)
     separator = "\n" if asked.lines else asked.separator and asked.separator.replace("\\n", "\n").replace("\\t", "\t")
-    return write_marked(model, Counted(reads), out, mark_of_layer(asked.of_layer, separator), escape=asked.lines)
+    marks = mark_of_layer(asked.of_layer, separator)
+    return write_marked(model, Counted(reads), out, marks, separates=separator is not None, escape=asked.lines)
 
 
 def at_most(most: int, pieces: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -13,6 +13,7 @@ class TextPanel extends Panel {
 
   build($) {
     this.data.between = this.run.between;
+    this.data.delay = this.run.delay;
     this.picture = new Picture($(".picture"), this.data, i => this.page.go(i));
     this.draw = this.picture.draw;
     this.rows = this.run.hidden.map(() => {
@@ -72,7 +73,7 @@ class TextPanel extends Panel {
     this.rows.forEach((cells, l) => {
       const detects = l < data.z.length, [first, last] = detects ? around(data.z[l], i, this.run.delay) : [0, 0];
       const values = [l + 1, OPERATIONS[data.operations[l][i]], detects ? data.z_tilde[l][i].toFixed(3) : "–",
-        detects ? (data.z[l][i] ? "yes" : "no") : "–", data.norms[l][i].toFixed(3),
+        detects ? (data.z[l][i + this.run.delay] ? "yes" : "no") : "–", data.norms[l][i].toFixed(3),
         detects ? `${first}–${last} ${data.symbols.slice(first, Math.min(last + 1, first + 60)).map(visible).join(this.run.between)}` : "–"];
       values.forEach((value, c) => { cells[c].textContent = value; });
     });

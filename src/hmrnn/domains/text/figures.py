@@ -59,7 +59,7 @@ def font_hint(text: str) -> str:
 
 def boundaries_figure(found: Segmentation) -> Figure:
     """The boundaries of every layer under the text, in rows: a line for each, with a tick where a segment ends."""
-    layers, symbols = range(found.steps.z.shape[1]), found.symbols
+    layers, symbols, last_places = range(found.steps.z.shape[1]), found.symbols, found.ends
     letters, in_row = Letters(symbols), ROW // width_of(symbols)
     rows = math.ceil(len(symbols) / in_row)
     figure = Figure(figsize=(TEXT_WIDTH, 0.3 + rows * (0.35 + 0.16 * len(layers))), layout="constrained")
@@ -68,7 +68,7 @@ def boundaries_figure(found: Segmentation) -> Figure:
         shown = symbols[start : start + in_row]
         letters.write(axes, shown, y=0.7)
         for l in layers:
-            ends = np.flatnonzero(found.steps.z[start : start + in_row, l].numpy()) + 1
+            ends = [place + 1 - start for place in last_places[l] if start <= place < start + in_row]
             y, colour = -0.2 - 0.6 * l, WITH_BLACK[l % len(WITH_BLACK)]
             axes.hlines(y, 0, len(shown), color=colour, linewidth=1 + l, gid=f"layer {l + 1}")
             axes.vlines(ends, y - 0.28, y + 0.28, color=colour, linewidth=1.6, gid=f"ends of layer {l + 1}")
@@ -83,7 +83,7 @@ def norms_figure(found: Segmentation) -> Figure:
     """The norms of the hidden states of each layer as a heat map, in a scale of its own, with a white line where a
     segment ends; under it what the layer did. In rows."""
     norms, operations = found.steps.norms.numpy().T, found.steps.operations.numpy().T  # (L, T)
-    symbols = found.symbols
+    symbols, last_places = found.symbols, found.ends
     in_row = ROW // width_of(symbols)
     L, rows = len(norms), math.ceil(len(symbols) / in_row)
     figure = Figure(figsize=(TEXT_WIDTH, 0.9 + rows * (0.3 + 0.3 * L)), layout="constrained")
@@ -109,7 +109,7 @@ def norms_figure(found: Segmentation) -> Figure:
                 done, extent=box, aspect="auto", cmap=palette, vmin=-0.5, vmax=2.5, gid=f"operations of layer {l + 1}"
             )
             if l < L - 1:
-                ends = np.flatnonzero(found.steps.z[start:end, l].numpy()) + 1
+                ends = [place + 1 - start for place in last_places[l] if start <= place < end]
                 axes.vlines(ends, l + 0.3, l + 0.95, color="white", linewidth=1.2, gid=f"ends of layer {l + 1}")
             axes.text(-0.6 * in_row / ROW, l + 0.5, f"h{l + 1}", ha="right", va="center", fontsize=8)
         axes.set_xlim(-2 * in_row / ROW, in_row * (1 + 0.5 / ROW))

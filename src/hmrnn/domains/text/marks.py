@@ -25,25 +25,31 @@ class Marked:
     """Puts marks into a text, symbol by symbol.
 
     The mark of a segment that ends with a line stands at the end of that line, and not at the start of the next. In a
-    model with a delay it comes with the next symbol: until then the line's end is held back.
+    model with a delay it comes with the next symbol: until then the line's end is held back. A mark stands `instead_of`
+    what begins the symbol after it, if that is given.
     """
 
-    def __init__(self, delay: int, mark: MarkOf = mark) -> None:
-        self.delay, self.mark = delay, mark
-        self.begun = False
+    def __init__(self, delay: int, mark: MarkOf = mark, instead_of: str = "") -> None:
+        self.delay, self.mark, self.instead_of = delay, mark, instead_of
+        self.begun = self.ended = False  # something was read; a segment ended with it
         self.held = ""
 
     def __call__(self, symbol: str, z: Sequence[bool]) -> str:
         """What can be written now that this symbol was read."""
         own = self.mark(z)
         if not self.delay:
+            symbol, self.ended = self._after_mark(symbol), bool(own)
             return own + symbol if symbol == "\n" else symbol + own
-        ready = (own if self.begun else "") + self.held  # before the first symbol, nothing has ended
-        self.begun, self.held = True, ""
+        self.ended = self.begun and bool(own)  # before the first symbol, nothing has ended
+        ready = (own if self.ended else "") + self.held
+        self.begun, self.held, symbol = True, "", self._after_mark(symbol)
         if symbol == "\n":
             self.held = symbol
             return ready
         return ready + symbol
+
+    def _after_mark(self, symbol: str) -> str:
+        return symbol.removeprefix(self.instead_of) if self.ended else symbol
 
     def rest(self) -> str:
         """What was held back at the end."""

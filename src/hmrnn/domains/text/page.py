@@ -23,7 +23,7 @@ def page(found: Segmentation, title: str) -> str:
         "symbols": [readable(symbol) for symbol in found.symbols],
         "between": found.table.between,
         "operations": steps.operations.T.tolist(),
-        "ends": [column.nonzero()[:, 0].tolist() for column in steps.z.T],
+        "ends": found.ends,
         "z_tilde": [[round(value, 3) for value in column] for column in steps.z_tilde.T.tolist()],
         "norms": [[round(value, 3) for value in column] for column in steps.norms.T.tolist()],
         "surprisal": [round(bits, 3) for bits in steps.surprisal.tolist()],

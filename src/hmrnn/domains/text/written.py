@@ -17,11 +17,18 @@ if TYPE_CHECKING:
 
 
 def write_marked(
-    model: TextModel, reads: Counted[Read], out: TextIO, mark: MarkOf = mark, escape: bool = False
+    model: TextModel,
+    reads: Counted[Read],
+    out: TextIO,
+    mark: MarkOf = mark,
+    separates: bool = False,
+    escape: bool = False,
 ) -> Updates | None:
-    """The text, with marks where segments end. What was counted, if there was anything. With `escape`, line ends of the
-    text are seen as \\n: no line then ends but by a mark."""
-    decoder, marked = model.symbols.decoder(), Marked(model.delay, mark)
+    """The text, with marks where segments end. What was counted, if there was anything. A mark that `separates` stands
+    in place of the space between two tokens. With `escape`, line ends of the text are seen as \\n: no line then ends
+    but by a mark."""
+    decoder = model.symbols.decoder()
+    marked = Marked(model.delay, mark, model.symbols.between if separates else "")
     last = "\n"
 
     def write(text: str) -> None:

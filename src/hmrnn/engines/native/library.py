@@ -223,19 +223,21 @@ def multiplies_bfloat16_fast() -> bool:
 
 def plain(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """The tensor as C++ can read it: numbers one after the other, on the CPU. Raises if it is not what is expected."""
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise ValueError(f"{name} must be a dense tensor on the CPU; got {tensor.layout} on {tensor.device}")
     if tensor.dtype != dtype:
         raise TypeError(f"{name} must be {dtype}; got {tensor.dtype}")
-    if tuple(tensor.shape) != tuple(shape):
+    if tensor.shape != tuple(shape):
         raise ValueError(f"{name} must have shape {tuple(shape)}; got {tuple(tensor.shape)}")
     if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         raise TypeError(f"{name} is a {type(tensor).__name__}, which has no memory of its own: use engine='reference'")
-    count = tensor.numel()
-    if not tensor.is_contiguous():
+    count, in_order = tensor.numel(), tensor.is_contiguous()  # every call of a tiny network comes here 20 times
+    if not in_order:
         count = min(count, 1) + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     if tensor.untyped_storage().nbytes() < (tensor.storage_offset() + count) * tensor.element_size() and tensor.numel():
         raise ValueError(f"{name} has no memory any more: its storage was freed")
+    if in_order and not (tensor.is_neg() or tensor.is_conj()):
+        return tensor
     return tensor.resolve_conj().resolve_neg().contiguous()
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from hmrnn.devices import any_weight
 from hmrnn.engines.event_driven import MOST_VECTORS
 from hmrnn.engines.native.library import (
     Step,
@@ -60,7 +61,7 @@ class Handle:
         self, rnn: HMLSTM, weights: Sequence[LayerWeights], bfloat16: bool, table: Table | None, **output: Any
     ):
         self.library, self.stream = library(), ctypes.c_void_p()
-        dtype, sizes, input_size = next(rnn.parameters()).dtype, rnn.hidden_sizes, rnn.input_size
+        dtype, sizes, input_size = any_weight(rnn).dtype, rnn.hidden_sizes, rnn.input_size
         checked = [plain_weights(layer, sizes, l, input_size, dtype) for l, layer in enumerate(weights)]
         if table is not None:
             checked[0] = checked[0]._replace(W=None, W_z=None)  # type: ignore[arg-type]
@@ -95,7 +96,7 @@ class SingleSteps:
     """The single steps of a network. Weights are read where they lie; those in bfloat16 and the table are copies."""
 
     def __init__(self, rnn: HMLSTM, weights: Sequence[LayerWeights], bfloat16: bool, table: Table | None) -> None:
-        self.sizes, self.dtype = rnn.hidden_sizes, next(rnn.parameters()).dtype
+        self.sizes, self.dtype = rnn.hidden_sizes, any_weight(rnn).dtype
         self.kind = (self.sizes, self.dtype)  # of the states that it makes
         self.handle = Handle(rnn, weights, bfloat16, table)
         L = len(self.sizes)
@@ -188,7 +189,7 @@ class Prepared:
         self.seen = self.look(rnn)
         weights = detached(rnn.weights())
         table = None if values is None else Table(values.detach(), weights[0])
-        bfloat16 = rounds and next(rnn.parameters()).dtype == torch.float32
+        bfloat16 = rounds and any_weight(rnn).dtype == torch.float32
         self.steps = SingleSteps(rnn, weights, bfloat16, table)
         self.input_size = rnn.input_size
 
@@ -269,7 +270,7 @@ def try_step(
     if state is None:
         state = rnn.initial_state(B)
     elif state.__dict__.get("_kind") != steps.kind or state.z.shape[0] != B:
-        rnn._check_state(state, B, next(rnn.parameters()))
+        rnn._check_state(state, B, any_weight(rnn))
         state = plain_state(state)
     if boundaries is None and rnn.needs_boundaries:
         return None
@@ -325,7 +326,7 @@ class TextStream:
         rnn = model.rnn
         assert isinstance(rnn, HMLSTM)
         weights = detached(rnn.weights())
-        like = next(rnn.parameters()).dtype
+        like = any_weight(rnn).dtype
         table = Table(model.embedding.weight.detach(), weights[0])
         size, symbols = model.config.output_size, len(model.symbols)
         gates = [

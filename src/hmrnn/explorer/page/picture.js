@@ -55,7 +55,7 @@ function paintRow(paint, data, [start, end], width, colours, largest, now) {
     const places = [];
     for (let i = start; i < end; i++) places.push([x(i) + width / 2, top + HEAT - 1 - data.z_tilde[l][i] * (HEAT - 2)]);
     paint.line(places, colours.ink);
-    for (let i = start; i < end; i++) if (data.z[l][i]) paint.rect(x(i + 1) - 2, top - 1, 2.5, HEAT + STRIP + 3, colours.ink, 1);
+    for (let i = start; i < end; i++) if (data.z[l][i + data.delay]) paint.rect(x(i + 1) - 2, top - 1, 2.5, HEAT + STRIP + 3, colours.ink, 1);
   }
   if (now >= start && now < end) paint.frame(x(now), 1, width, rowHeight(data) - BELOW, colours.ink);
 }

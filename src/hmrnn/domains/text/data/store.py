@@ -224,7 +224,7 @@ def _smallest(symbols: int) -> type[np.unsignedinteger[Any]]:
 def _symbols_of(files: Sequence[TextFile], unit: Unit, most: int) -> Symbols:
     counts: Counter[str] = Counter()  # of tokens
     seen = np.zeros(CODE_POINTS, dtype=bool)
-    for _, piece in _progress("looking for symbols", files, unit):
+    for _, piece in _progress("looking for symbols", files, unit, "symbols"):
         if isinstance(piece, str):
             seen[codes(piece)] = True
         else:
@@ -264,11 +264,13 @@ def _write(folder: Path, files: Sequence[TextFile], symbols: Symbols, divide: Di
     write_atomically(folder / "meta.json", json.dumps(sealed(meta)))
 
 
-def _progress(what: str, files: Sequence[TextFile], unit: Unit) -> Iterator[tuple[int, Sequence[str]]]:
-    """The symbols of all files, piece by piece, each with the number of its file."""
+def _progress(
+    what: str, files: Sequence[TextFile], unit: Unit, setting: str | None = None
+) -> Iterator[tuple[int, Sequence[str]]]:
+    """The symbols of all files, piece by piece, each with the number of its file. `setting` as in `texts`."""
     with tqdm(desc=what, unit="sym", unit_scale=True, leave=False, delay=2, disable=not sys.stderr.isatty()) as bar:
         for i, file in enumerate(files):
-            for piece in split_texts(file.chunks(), unit, str(file.path)):
+            for piece in split_texts(file.chunks(), unit, str(file.path), setting=setting):
                 bar.update(len(piece))
                 yield i, piece
 

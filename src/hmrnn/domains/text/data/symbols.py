@@ -26,6 +26,7 @@ REPLACEMENTS = ("\N{REPLACEMENT CHARACTER}", "?", " ")
 RARE = "<unk>"  # the token that stands for all rare ones
 LONGEST_TOKEN = 1000  # characters: what is longer is no text of tokens
 CODE_POINTS = 0x110000
+READS_ANY = {"symbols": "{0} bytes", "bytes": "{0}", None: "only a run on bytes"}  # what is not UTF-8; by the setting
 
 
 @dataclass(frozen=True)
@@ -224,9 +225,11 @@ def codes(text: str) -> npt.NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
-def texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool | None = None) -> Iterator[str]:
-    """Chunks of a file as text. Of bytes, one character stands for each. `name` is the file's, for an error.
-    `any_bytes`: a byte that is no UTF-8 is a character, too; None where that can't be asked for."""
+def texts(
+    chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool = False, setting: str | None = None
+) -> Iterator[str]:
+    """Chunks of a file as text. Of bytes, one character stands for each. `any_bytes`: a byte that is no UTF-8 is a
+    character, too. For an error: `name` is the file's, and `setting` one by which it could be read, if there is any."""
     if unit == "byte":
         yield from map(as_symbols, chunks)
         return
@@ -238,10 +241,10 @@ def texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool | None
             yield decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
             byte, offset = error.object[error.start], fed - kept + error.start
-            advice, setting = ("{0} bytes", "symbols") if any_bytes is None else ("{0}", "bytes")
             raise SettingError(
-                f"{{name}}: not UTF-8: {{reason}}, byte 0x{{byte:02x}} at offset {{offset}} ({advice} reads any file)",
-                setting,
+                "{name}: not UTF-8: {reason}, byte 0x{byte:02x} at offset {offset} "
+                f"({READS_ANY[setting]} reads any file)",
+                *([setting] if setting else []),
                 name=name,
                 reason=error.reason,
                 byte=byte,
@@ -251,14 +254,14 @@ def texts(chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool | None
 
 
 def split_texts(
-    chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool | None = None
+    chunks: Iterable[bytes], unit: Unit, name: str, any_bytes: bool = False, setting: str | None = None
 ) -> Iterator[Sequence[str]]:
     """Chunks of a file as sequences of symbols, as `Symbols.split` gives them."""
     if unit != "token":
-        yield from texts(chunks, unit, name, any_bytes)
+        yield from texts(chunks, unit, name, any_bytes, setting)
         return
     cut = ""  # the start of a token whose end the next chunk may bring
-    for text in chain(texts(chunks, unit, name, any_bytes), ["\n"]):
+    for text in chain(texts(chunks, unit, name, any_bytes, setting), ["\n"]):
         tokens = (cut + text).split()
         cut = tokens.pop() if tokens and not text[-1:].isspace() else ""
         if max(map(len, [cut, *tokens])) > LONGEST_TOKEN:
@@ -269,11 +272,16 @@ def split_texts(
 
 
 def numbered(
-    chunks: Iterable[bytes], symbols: Symbols, on_unknown: OnUnknown, name: str, any_bytes: bool | None = None
+    chunks: Iterable[bytes],
+    symbols: Symbols,
+    on_unknown: OnUnknown,
+    name: str,
+    any_bytes: bool = False,
+    setting: str | None = None,
 ) -> Iterator[Tensor]:
     """Chunks of a file as numbers of their symbols, (T,) int64 each."""
     place = 0
-    for piece in split_texts(chunks, symbols.unit, name, any_bytes):
+    for piece in split_texts(chunks, symbols.unit, name, any_bytes, setting):
         try:
             yield torch.from_numpy(symbols.numbers(piece, on_unknown, place))
         except ValueError as error:
