@@ -203,7 +203,7 @@ def task_window(task: SeriesTask, rows):
 
 
 def test_training_learns_and_resumes_to_the_same_bits(tmp_path: Path, monkeypatch):
-    run = run_config()
+    run = run_config(checkpoint_minutes=1e-9)
     outcome = train_run(run, tmp_path / "whole")
     history = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     valid = [record["valid_nats"] for record in history if "valid_nats" in record]
