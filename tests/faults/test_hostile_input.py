@@ -304,7 +304,7 @@ def test_a_long_line_of_strokes(runs):
 def fuzzed(runs, tmp_path, monkeypatch) -> fuzz.Fuzz:
     """With all that it changes in this process put back after the test."""
     monkeypatch.setenv("HMRNN_CACHE", os.environ["HMRNN_CACHE"])
-    for module in (fuzz.text_commands, fuzz.stroke_commands):
+    for module in (fuzz.text_commands, fuzz.stroke_commands, fuzz.series_commands):
         monkeypatch.setattr(module, "load_model", module.load_model)
     monkeypatch.setattr(fuzz.scores, "DRAWS", fuzz.scores.DRAWS)
     return fuzz.Fuzz(runs["text"].parent, tmp_path)
@@ -313,24 +313,28 @@ def fuzzed(runs, tmp_path, monkeypatch) -> fuzz.Fuzz:
 numbers = st.one_of(st.integers(), st.floats(), st.none(), st.booleans(), st.text(max_size=3))
 points = st.lists(numbers, min_size=1, max_size=3) | st.tuples(st.integers(-99, 99), st.floats(-99, 99))
 lines = st.lists(st.lists(points, max_size=6), max_size=4).map(lambda line: json.dumps(line).encode())
+cells = st.sampled_from(["a", "b", "end", "1", "-2.5", "", "nan", "1e300", '"', '"3"', " 4 ", "\0", "2024-05-01"])
+rows = st.lists(cells, min_size=3, max_size=3).map(",".join)
+tables = st.lists(rows, max_size=6).map(lambda found: "\n".join(["a,b,end", *found]).encode())
 contents = st.one_of(
     st.binary(max_size=300),
     st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")),
     st.text("The value of it\r\n\0", max_size=300).map(str.encode),
     st.lists(lines, max_size=4).map(b"\n".join),
+    tables,
 )
 
 
 @pytest.mark.parametrize("many", [300, pytest.param(10_000, marks=pytest.mark.faults)])
 def test_fuzzed_by_hypothesis(fuzzed, many):
     @settings(max_examples=many, database=None)
-    @given(st.integers(0, 179), contents)
+    @given(st.integers(0, fuzz.CHOICES - 1), contents)
     def one(choice: int, content: bytes) -> None:
         fuzzed(choice.to_bytes(2, "big") + content)
 
     one()
     assert fuzzed.results.total() >= many
-    assert len({result.split(":")[0] for result in fuzzed.results}) == 10, "every command"
+    assert len({result.split(":")[0] for result in fuzzed.results}) == fuzz.COMMANDS, "every command"
 
 
 @pytest.mark.faults
@@ -346,4 +350,4 @@ def test_fuzzed_by_atheris(runs, tmp_path, many):
     told = json.loads(done.stdout.splitlines()[-1])
     print(told)
     assert sum(told["results"].values()) == many
-    assert len(told["results"]) > 15, "every command answered, and refused"
+    assert len(told["results"]) > 20, "every command answered, and refused"

@@ -9,7 +9,6 @@ from typing import Annotated, ClassVar
 from tyro.conf import OmitArgPrefixes, arg
 
 from hmrnn.config import (
-    MOST_LAYERS,
     DataConfig,
     MadeDataConfig,
     Measure,
@@ -118,7 +117,7 @@ class SeriesDataConfig(DataConfig):
         if self.piece < 2:
             raise ValueError(f"piece must be at least 2, a step and the next to predict; got {self.piece}")
         if self.columns is not None:
-            check_size("the number of columns", len(self.columns), MOST_LAYERS)
+            check_size("the number of columns", len(self.columns), MOST_COLUMNS)
             if len(set(self.columns)) < len(self.columns):
                 raise ValueError(f"columns must be different; got {', '.join(self.columns)}")
             if self.ends in self.columns:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hmrnn.config import Measure, TrainingConfig
+from hmrnn.domains.vectors.data import can_be_predicted
 from hmrnn.domains.vectors.evaluation import score_lines
 from hmrnn.domains.vectors.model import VectorModel
 from hmrnn.sequence import HMLSTMState
@@ -61,6 +62,8 @@ class VectorTask:
         processes: Processes,
         late_window: tuple[int, int] | None = None,
     ) -> None:
+        if not can_be_predicted(valid):
+            raise ValueError("all numbers are missing in the validation part: there is nothing to predict")
         self.model, self.train, self.valid = model, train, valid
         # no symbols to count
         self.rates: Sequence[float] = (RATE,) if training.target_rate == "auto" else ()
