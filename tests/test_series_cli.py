@@ -196,3 +196,7 @@ def test_eval_of_nothing_but_gaps(trained, tmp_path):
     done = run("eval", str(trained), "--data", "gaps.csv", cwd=tmp_path)
     assert done.returncode == 1
     assert "all its numbers are missing" in done.stderr
+
+
+def test_no_step_is_generated(trained):
+    assert ask("generate", str(trained), "--max-new", "0") == "x1,x2,x3\n"

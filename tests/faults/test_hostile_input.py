@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.faults import fuzz
-from support.faults.runs import bounded, call, reason, refused, succeeded
+from support.faults.runs import FLAGS, bounded, call, reason, refused, succeeded
 
 NASTY = {
     "empty": b"",
@@ -219,6 +219,28 @@ def test_a_pipe_with_a_name(runs, tmp_path, kind):
         refused("eval", runs[kind], "--data", pipe, because="not a regular file")
         refused("score", runs[kind], "--data", pipe, because="not a regular file")
         refused("train", kind, "--data", pipe, "--out", tmp_path / "run", because="not a regular file")
+
+
+@pytest.mark.parametrize("kind", ["text", "strokes", "series"])
+def test_an_output_that_is_no_file(runs, folder, tmp_path, kind):
+    """It is written to, and not replaced: /dev/null would be a file for everyone. A link stays one."""
+    made = [] if kind == "text" else [["generate", runs[kind], "--max-new", "3", "--out"]]
+    for command in (["plot", runs[kind], "--out"], ["segment", runs[kind], folder / FLAGS[kind][1], "--out"], *made):
+        pipe, link, own = (tmp_path / f"{name}.svg" for name in ("pipe", "link", "own"))
+        os.mkfifo(pipe)
+        link.symlink_to(own)
+        read: list[bytes] = []
+        reading = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)  # noqa: B023
+        reading.start()
+        succeeded(*command, pipe)
+        assert pipe.is_fifo()
+        reading.join(60)
+        assert len(read[0]) > 20
+        succeeded(*command, link)
+        assert link.is_symlink()
+        assert own.stat().st_size > 20
+        for path in (pipe, link, own):
+            path.unlink()
 
 
 @pytest.mark.parametrize(
