@@ -349,6 +349,14 @@ def test_a_second_backward_is_refused(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_a_second_derivative_is_refused(engine):
+    """Torch would take it for 0, and a penalty on a gradient would have none without a word."""
+    rnn, x = HMLSTM(3, [4, 4], engine=engine), torch.randn(5, 2, 3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        torch.autograd.grad(rnn(x)[0].last.sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_backward_lets_go_of_the_tables(engine):
     rnn = HMLSTM(3, [4, 4], engine=engine)
     out, state = rnn(torch.randn(5, 2, 3))

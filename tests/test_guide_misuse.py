@@ -41,6 +41,23 @@ class TestMisuse:
         with pytest.raises(ValueError, match="trains no parameter of this network"):
             Guide(network(), torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0), rates=RATES)
 
+    @pytest.mark.parametrize(
+        ("update", "highest"),
+        [
+            *((update, 0.1) for update in (None, -1, 0.5, float("nan"), "x", True)),
+            *((0, highest) for highest in (None, -1.0, float("nan"), float("inf"), "x", 1)),
+        ],
+    )
+    def test_a_state_of_something_else(self, update, highest):
+        guide, state = Guide(network(), rates=RATES), {"update": update, "highest": highest}
+        with pytest.raises(ValueError, match="the state of a Guide has update"):
+            guide.load_state_dict(state)
+        assert guide.state_dict() == {"update": 0, "highest": 0.0}
+
+    def test_a_state_of_another_module(self):
+        with pytest.raises(ValueError, match="the state of a Guide has update"):
+            Guide(network(), rates=RATES).load_state_dict(network().state_dict())
+
     def test_evaluation(self):
         guide = Guide(network().eval(), rates=RATES)
         with pytest.raises(RuntimeError, match="evaluation mode"), guide:

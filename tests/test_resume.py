@@ -150,7 +150,7 @@ def test_validations_without_improvement_are_counted_on(text_file, tmp_path, mon
     """Two in a row, between which the run is killed: the learning rate falls, and then training ends, as if nothing
     had happened."""
     monkeypatch.setattr(TextTask, "validate", lambda *_, **__: Validation(1.0, ()))
-    run = settings(text_file, patience=2, validate_every=0.25)
+    run = settings(text_file, patience=2, validate_every=0.25, checkpoint_minutes=1e-9)
     outcome = train_run(run, tmp_path / "straight")
     assert outcome.ended == "validation has stopped improving"
     assert outcome.update == 15, "the best is at 3; the rate falls at 9"

@@ -172,3 +172,39 @@ def test_training_on_ones_own_file(own_file, tmp_path):
     refused = run("train", "series", "--data", str(tmp_path / "none.csv"), "--out", str(tmp_path / "other"))
     assert refused.returncode == 1
     assert "no such file or folder" in refused.stderr
+
+
+FEW = "--hidden-sizes 8 8 --output-size 8 --components 2 --window 20 --epochs 0.2"
+
+
+def test_more_columns_than_layers(tmp_path):
+    """What was trained on is read again, however wide it is."""
+    values = np.random.default_rng(0).normal(size=(60, 150))
+    np.save(tmp_path / "mine.npy", values)
+    np.save(tmp_path / "other.npy", values)
+    assert run("train", "series", "--data", "mine.npy", "--out", "run", *FEW.split(), cwd=tmp_path).returncode == 0
+    ask("eval", "run", "--data", "other.npy", cwd=tmp_path)
+    ask("segment", "run", "other.npy", cwd=tmp_path)
+
+
+def test_a_part_in_which_all_is_missing(tmp_path):
+    """A loss of nothing is no loss of 0: training would end with its first weights as the best."""
+    rows = [f"{i % 7}," if i < 350 else "," for i in range(400)]
+    (tmp_path / "mine.csv").write_text(
+        "\n".join(["a,b", *(row + str(i % 5) * (i < 350) for i, row in enumerate(rows))])
+    )
+    done = run("train", "series", "--data", "mine.csv", "--out", "run", *FEW.split(), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "all numbers are missing in the validation part" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_eval_of_nothing_but_gaps(trained, tmp_path):
+    (tmp_path / "gaps.csv").write_text("x1,x2,x3\n" + ",,\n" * 50)
+    done = run("eval", str(trained), "--data", "gaps.csv", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "all its numbers are missing" in done.stderr
+
+
+def test_no_step_is_generated(trained):
+    assert ask("generate", str(trained), "--max-new", "0") == "x1,x2,x3\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,25 @@ def test_missing_values_are_masked(tmp_path, missing):
     assert np.isnan(lines.points).tolist() == [[False, False], [True, False]]
 
 
+WRITTEN = {
+    "a byte order mark": b"\xef\xbb\xbfa,b\n1,2\n3,4\n",
+    "lines of Windows": b"a,b\r\n1,2\r\n3,4\r\n",
+    "lines of old Macs": b"a,b\r1,2\r3,4\r",
+    "no last end": b"a,b\n1,2\n3,4",
+    "blank lines": b"a,b\n\n1,2\n\n\n3,4\n\n",
+    "spaces": b" a ,\tb\n 1 , 2\n3 ,4 \n",
+    "quotes": b'"a","b"\n"1","2"\n3,"4"\n',
+    "an end within quotes": b'a,b\n"1\n",2\n3,4\n',
+}
+
+
+@pytest.mark.parametrize("content", WRITTEN.values(), ids=WRITTEN)
+def test_a_csv_file_however_it_is_written(tmp_path, content):
+    (tmp_path / "a.csv").write_bytes(content)
+    lines = lines_of(SeriesDataConfig(str(tmp_path / "a.csv")))
+    assert (lines.columns, lines.line(0).tolist()) == (("a", "b"), [[1, 2], [3, 4]])
+
+
 def test_columns_are_picked_in_their_order(tmp_path):
     config = SeriesDataConfig(write(tmp_path / "a.csv", HEADER + rows(3)), columns=("level", "flow"))
     assert lines_of(config).line(0).tolist() == [[0, 0], [1, 1], [4, 2]]
@@ -56,6 +77,7 @@ def test_columns_are_picked_in_their_order(tmp_path):
         ("a,b\n1,2\n3\n", "row 3 has 1 values"),
         ("a,b\n1,2\n3,many\n", "row 2 of column 'b' is no number: 'many'. columns names"),
         ("a,b\n1,2\n3,inf\n", "beyond 1e+30"),
+        ("a,b\n1,2\n3,2024_05\n", "row 2 of column 'b' is no number: '2024_05'"),
         ("time\n1\n2\n", "no column to read"),
     ],
 )
@@ -171,6 +193,34 @@ def test_pieces_cover_a_sequence_and_predict_each_step_once():
 def test_settings_that_can_not_be(wrong):
     with pytest.raises(ValueError, match=r"must be|can't be"):
         SeriesDataConfig(**wrong)
+
+
+@pytest.mark.parametrize("level", [lambda i: 1e9 + i % 7, lambda i: 1e-50 * i, lambda i: 1e20 + 1e10 * i])
+def test_numbers_that_float32_can_not_tell_apart_are_refused(tmp_path, level):
+    """They would be changed without a word. What a model only reads is not refused: its own range is what counts."""
+    text = "flow,level\n" + "".join(f"{i},{level(i)!r}\n" for i in range(60))
+    config = SeriesDataConfig(write(tmp_path / "a.csv", text))
+    with pytest.raises(SettingError, match="column 'level' differ by less than float32 can tell"):
+        load_series(config)
+    assert lines_of(config).coarse == ("level",)
+    assert load_series(replace(config, columns=("flow",))).lines.coarse == ()
+
+
+@pytest.mark.parametrize("level", [lambda i: 0.1, lambda i: 1e6 + i % 7, lambda i: i * 1e-30, lambda i: ""])
+def test_numbers_that_it_can_tell_apart_are_not(tmp_path, level):
+    text = "flow,level\n" + "".join(f"{i},{level(i)}\n" for i in range(60))
+    assert load_series(SeriesDataConfig(write(tmp_path / "a.csv", text))).lines.coarse == ()
+
+
+def test_columns_of_the_built_in_series_are_picked_too():
+    small = PlantedSeriesConfig(sequences=20, steps=50)
+    whole = lines_of(SeriesDataConfig(planted=small))
+    lines = lines_of(SeriesDataConfig(planted=small, columns=("x3", "x1"), ends="of another file"))
+    assert lines.columns == ("x3", "x1")
+    assert lines.points.tolist() == whole.points[:, [2, 0]].tolist()
+    assert lines.known.keys() == whole.known.keys() == {"motif", "regime"}
+    with pytest.raises(ValueError, match="has no column 'x4'"):
+        lines_of(SeriesDataConfig(planted=small, columns=("x4",)))
 
 
 def test_a_column_that_never_changes_is_refused(tmp_path):

@@ -203,7 +203,7 @@ def task_window(task: SeriesTask, rows):
 
 
 def test_training_learns_and_resumes_to_the_same_bits(tmp_path: Path, monkeypatch):
-    run = run_config()
+    run = run_config(checkpoint_minutes=1e-9)
     outcome = train_run(run, tmp_path / "whole")
     history = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     valid = [record["valid_nats"] for record in history if "valid_nats" in record]
@@ -220,3 +220,38 @@ def test_training_learns_and_resumes_to_the_same_bits(tmp_path: Path, monkeypatc
 def test_an_hrnn_has_no_boundaries_to_be_given():
     with pytest.raises(ValueError, match="hrnn"):
         SeriesModelConfig(model="hrnn")
+
+
+@pytest.mark.parametrize("columns", [[], ["a", "a"], [1, 2], ["a", None]])
+def test_columns_that_can_not_be(columns):
+    """Such a model could be saved, and not loaded again."""
+    with pytest.raises(ValueError, match="columns must be different names"):
+        SeriesModel(columns, SMALL)
+
+
+ODD = [
+    np.zeros(5),
+    np.zeros((5, 9)),
+    np.zeros((2, 5, 3)),
+    np.zeros((5, 3), complex),
+    np.array([["a", "b", "c"]]),
+    [[1]],
+]
+
+
+@pytest.mark.parametrize("points", ODD, ids=lambda points: str(np.asarray(points).shape))
+def test_a_sequence_of_another_shape_is_refused(points):
+    model = make_model()
+    for ask in (model.segment, model.log_likelihood, model.generate):
+        with pytest.raises(ValueError, match=r"numbers of shape \(T, 3\)"):
+            ask(points)
+
+
+def test_a_sequence_is_an_array_a_tensor_or_a_list():
+    model, points = make_model(), np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    expected = model.log_likelihood(points)
+    for same in (torch.from_numpy(points), points.tolist(), points.astype(np.float64)):
+        assert model.log_likelihood(same) == expected
+        assert len(model.segment(same).layers) == len(model.segment(points).layers)
+    assert model.log_likelihood([[None] * 3, *points.tolist()]) < expected, "one more is predicted"
+    assert np.isfinite(model.log_likelihood(np.full((4, 3), 1e300)))

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.faults import fuzz
-from support.faults.runs import bounded, call, reason, refused, succeeded
+from support.faults.runs import FLAGS, bounded, call, reason, refused, succeeded
 
 NASTY = {
     "empty": b"",
@@ -223,6 +223,28 @@ def test_a_pipe_with_a_name(runs, tmp_path, kind):
         refused("train", kind, "--data", pipe, "--out", tmp_path / "run", because="not a regular file")
 
 
+@pytest.mark.parametrize("kind", ["text", "strokes", "series"])
+def test_an_output_that_is_no_file(runs, folder, tmp_path, kind):
+    """It is written to, and not replaced: /dev/null would be a file for everyone. A link stays one."""
+    made = [] if kind == "text" else [["generate", runs[kind], "--max-new", "3", "--out"]]
+    for command in (["plot", runs[kind], "--out"], ["segment", runs[kind], folder / FLAGS[kind][1], "--out"], *made):
+        pipe, link, own = (tmp_path / f"{name}.svg" for name in ("pipe", "link", "own"))
+        os.mkfifo(pipe)
+        link.symlink_to(own)
+        read: list[bytes] = []
+        reading = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)  # noqa: B023
+        reading.start()
+        succeeded(*command, pipe)
+        assert pipe.is_fifo()
+        reading.join(60)
+        assert len(read[0]) > 20
+        succeeded(*command, link)
+        assert link.is_symlink()
+        assert own.stat().st_size > 20
+        for path in (pipe, link, own):
+            path.unlink()
+
+
 @pytest.mark.parametrize(
     ("closed", "told"),
     [(">&-", b"output"), *(pytest.param(*how, marks=pytest.mark.faults) for how in (("<&-", b"empty"), ("2>&-", b"")))],
@@ -306,7 +328,7 @@ def test_a_long_line_of_strokes(runs):
 def fuzzed(runs, tmp_path, monkeypatch) -> fuzz.Fuzz:
     """With all that it changes in this process put back after the test."""
     monkeypatch.setenv("HMRNN_CACHE", os.environ["HMRNN_CACHE"])
-    for module in (fuzz.text_commands, fuzz.stroke_commands):
+    for module in (fuzz.text_commands, fuzz.stroke_commands, fuzz.series_commands):
         monkeypatch.setattr(module, "load_model", module.load_model)
     monkeypatch.setattr(fuzz.scores, "DRAWS", fuzz.scores.DRAWS)
     return fuzz.Fuzz(runs["text"].parent, tmp_path)
@@ -315,24 +337,28 @@ def fuzzed(runs, tmp_path, monkeypatch) -> fuzz.Fuzz:
 numbers = st.one_of(st.integers(), st.floats(), st.none(), st.booleans(), st.text(max_size=3))
 points = st.lists(numbers, min_size=1, max_size=3) | st.tuples(st.integers(-99, 99), st.floats(-99, 99))
 lines = st.lists(st.lists(points, max_size=6), max_size=4).map(lambda line: json.dumps(line).encode())
+cells = st.sampled_from(["a", "b", "end", "1", "-2.5", "", "nan", "1e300", '"', '"3"', " 4 ", "\0", "2024-05-01"])
+rows = st.lists(cells, min_size=3, max_size=3).map(",".join)
+tables = st.lists(rows, max_size=6).map(lambda found: "\n".join(["a,b,end", *found]).encode())
 contents = st.one_of(
     st.binary(max_size=300),
     st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")),
     st.text("The value of it\r\n\0", max_size=300).map(str.encode),
     st.lists(lines, max_size=4).map(b"\n".join),
+    tables,
 )
 
 
 @pytest.mark.parametrize("many", [300, pytest.param(10_000, marks=pytest.mark.faults)])
 def test_fuzzed_by_hypothesis(fuzzed, many):
     @settings(max_examples=many, database=None)
-    @given(st.integers(0, 179), contents)
+    @given(st.integers(0, fuzz.CHOICES - 1), contents)
     def one(choice: int, content: bytes) -> None:
         fuzzed(choice.to_bytes(2, "big") + content)
 
     one()
     assert fuzzed.results.total() >= many
-    assert len({result.split(":")[0] for result in fuzzed.results}) == 10, "every command"
+    assert len({result.split(":")[0] for result in fuzzed.results}) == fuzz.COMMANDS, "every command"
 
 
 @pytest.mark.faults
@@ -348,4 +374,4 @@ def test_fuzzed_by_atheris(runs, tmp_path, many):
     told = json.loads(done.stdout.splitlines()[-1])
     print(told)
     assert sum(told["results"].values()) == many
-    assert len(told["results"]) > 15, "every command answered, and refused"
+    assert len(told["results"]) > 20, "every command answered, and refused"

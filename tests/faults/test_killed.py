@@ -19,7 +19,7 @@ from hmrnn.training.checkpoint import load_progress, locked
 
 PER_EPOCH = {"text": 44, "strokes": 10, "series": 17}  # updates, at least
 DEATHS = 40
-CLOCKS = ("minutes", "symbols_per_second", "points_per_second")
+CLOCKS = ("minutes", "symbols_per_second", "points_per_second", "steps_per_second")
 
 
 def metrics(run: Path) -> list[dict]:

@@ -125,3 +125,29 @@ def test_strokes_that_are_hardly_any(tmp_path, line, because):
         refused("train", "strokes", *flags, "--out", "run", cwd=tmp_path, because=because)
     else:
         guarded("strokes", tmp_path / "run", *flags, "--learning-rate", "0.1", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("a", "because"),
+    [
+        (lambda i: 3, "never changes"),
+        (lambda i: "", "never changes"),
+        (lambda i: i % 7 if i < 350 else "", None),
+        (lambda i: 1e30 * (i % 2), None),
+        (lambda i: 1e31 * (i % 2), "beyond 1e+30"),
+        (lambda i: 1e-40 * (i % 7), None),
+        (lambda i: 1e-300 * (i % 7), "less than float32 can tell"),
+        (lambda i: 1e9 + i % 7, "less than float32 can tell"),
+        (lambda i: 1e29 if i == 399 else i % 7, None),
+        (lambda i: 1e29 if i == 9 else i % 7, None),
+    ],
+    ids=["constant", "missing", "gaps", "huge", "too huge", "smallest", "nothing", "offset", "far away", "an outlier"],
+)
+def test_series_that_are_hardly_any(tmp_path, a, because):
+    (tmp_path / "steps.csv").write_text(
+        "a,b,end\n" + "".join(f"{a(i)},{i * i % 11},{int(i % 7 == 6)}\n" for i in range(400))
+    )
+    if because:
+        refused("train", "series", *FLAGS["series"], "--out", "run", cwd=tmp_path, because=because)
+    else:
+        guarded("series", tmp_path / "run", *FLAGS["series"], cwd=tmp_path)

@@ -16,7 +16,7 @@ from hmrnn.cli import flags
 from hmrnn.config import RunConfig, UsageError
 from hmrnn.domains import DOMAINS
 from hmrnn.printable import for_stream, printable
-from hmrnn.storage.files import finite, write_atomically, writing
+from hmrnn.storage.files import finite, writing_out
 from hmrnn.structure.scores import Scores, score_summary, score_table
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def write_figure(drawn: Figure, path: Path) -> None:
     """In the format that its ending names."""
     content = BytesIO()
     drawn.savefig(content, format=path.suffix[1:].lower(), dpi=200)
-    write_atomically(path, content.getvalue())
+    with writing_out(path) as file:
+        file.write(content.getvalue())
 
 
 def tell_scores(
@@ -117,7 +118,7 @@ def output(out: Path | None, is_file: bool = True) -> Iterator[TextIO]:
         yield sys.stdout
         return
     out.parent.mkdir(parents=True, exist_ok=True)
-    with writing(out) as file:
+    with writing_out(out) as file:
         text = TextIOWrapper(cast(BinaryIO, file), encoding="utf-8", errors="replace", newline="")
         yield text
         text.detach()  # flushes

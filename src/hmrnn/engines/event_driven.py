@@ -16,10 +16,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from hmrnn.devices import without_autocast
-from hmrnn.engines.types import Rules, Trace
+from hmrnn.engines.types import Rules, Trace, first_derivative
 from hmrnn.equations import LayerWeights
 from hmrnn.recurrent import Call
 from hmrnn.sequence import HMLSTMState, Piecewise
@@ -173,7 +172,7 @@ class _EventDriven(torch.autograd.Function):
         return (*result.values, *result.tangents, *index, *repeats, *result.c_last, result.z, result.z_last)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    @first_derivative
     def backward(ctx: Any, *grads: Any) -> Any:
         if ctx.saved is None:
             raise RuntimeError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +33,19 @@ class Trace:
     steps: tuple[Piecewise, ...]  # L times (T, B, H_l)
     z: Tensor  # (T, B, L-1), 0 at padded steps
     state: HMLSTMState
+
+
+def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Of an autograd function whose backward pass leaves no graph: refuses to be differentiated again. Torch itself
+    would take a second derivative for 0, as in a penalty on the norm of a gradient."""
+
+    @wraps(backward)
+    def checked(ctx: Any, *grads: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError("this engine has no second derivatives (create_graph=True): use engine='reference'")
+        return backward(ctx, *grads)
+
+    return checked
 
 
 def nothing_missing(device: torch.device, dtype: torch.dtype) -> str:

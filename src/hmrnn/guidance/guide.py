@@ -286,7 +286,13 @@ class Guide:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores what `state_dict()` returned."""
-        self.update, self.highest = state["update"], state["highest"]
+        update, highest = state.get("update"), state.get("highest")
+        if type(update) is not int or update < 0 or type(highest) is not float or not 0 <= highest < float("inf"):
+            raise ValueError(
+                "the state of a Guide has update, a whole number from 0, and highest, a learning rate; got "
+                f"{update!r:.40} and {highest!r:.40}"
+            )
+        self.update, self.highest = update, highest
 
 
 def mean_of_processes(values: Tensor) -> Tensor:

@@ -144,6 +144,18 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+@contextmanager
+def writing_out(path: Path) -> Iterator[IO[bytes]]:
+    """The same of a file that a user names: links lead where they lead, and a device or a pipe, as of `>(gzip)`, is
+    written to. Renaming would put a file in its place, also in that of /dev/null."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with named(path), path.open("wb") as file:
+            yield file
+    else:
+        with writing(Path(os.path.realpath(path))) as file:
+            yield file
+
+
 def remove(path: Path) -> None:
     """Removes a file if it is there; of a link, itself."""
     with suppress(FileNotFoundError), _opened(path.parent) as folder, _named_in_full(path, path.name):

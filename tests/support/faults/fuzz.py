@@ -29,11 +29,15 @@ except ImportError:  # it is not to be had for every Python
 
 if atheris is not None and __name__ == "__main__":
     with atheris.instrument_imports(include=["hmrnn"]):
+        from hmrnn.domains.series import commands as series_commands
+        from hmrnn.domains.series import flags as series
         from hmrnn.domains.strokes import commands as stroke_commands
         from hmrnn.domains.strokes import flags as strokes
         from hmrnn.domains.text import commands as text_commands
         from hmrnn.domains.text import flags as text
 else:
+    from hmrnn.domains.series import commands as series_commands
+    from hmrnn.domains.series import flags as series
     from hmrnn.domains.strokes import commands as stroke_commands
     from hmrnn.domains.strokes import flags as strokes
     from hmrnn.domains.text import commands as text_commands
@@ -54,8 +58,12 @@ SEEDS = (
     b"[[[1e999, NaN], [Infinity, 1]], []]",
     b'[[["0", null], [true, {}]]]',
     b"[" * 2000,
+    b'"a","b",end\r\n1,-2.5e3,0\n,nan,1\n"3",4,0\n',
+    b"\xef\xbb\xbftime,b,a,end\n" + b"2024-05-01,1,2,0\n" * 9,
 )
 FORMATS = ("text", "json", "html")
+COMMANDS = 14
+CHOICES = 3 * len(FORMATS) * 2 * COMMANDS  # of what to do with an unknown symbol, of a format, of a run, of a command
 
 
 def own_cache(folder: Path) -> Path:
@@ -75,7 +83,7 @@ class Fuzz:
         self.results: Counter[str] = Counter()
         # Each model is loaded once, and not for each example; and chance is measured by few draws.
         scores.DRAWS = 2
-        for commands in (text_commands, stroke_commands):
+        for commands in (text_commands, stroke_commands, series_commands):
             commands.load_model = cache(commands.load_model)  # type: ignore[assignment]
 
     def __call__(self, example: bytes) -> None:
@@ -85,7 +93,8 @@ class Fuzz:
         choice, form = divmod(choice, 3)
         choice, run = divmod(choice, 2)
         reading = TextReadingConfig(on_unknown=("error", "skip", "replace")[unknown])
-        commands = self.of_text(("text", "bytes")[run], FORMATS[form], reading) | self.of_strokes(FORMATS[form])
+        commands = self.of_text(("text", "bytes")[run], FORMATS[form], reading)
+        commands |= self.of_strokes(FORMATS[form]) | self.of_series(FORMATS[form])
         name = list(commands)[choice % len(commands)]
         self.file.write_bytes(content)
         told, stdin = io.StringIO(), sys.stdin
@@ -132,6 +141,17 @@ class Fuzz:
             "generate strokes": lambda _: strokes.Generate(prime=self.file, max_new=2, seed=0, **read).carry_out(),
         }
 
+    def of_series(self, form: Any) -> dict[str, Callable[[bytes], None]]:
+        directory, data = self.runs / "series", str(self.file)
+        read: dict[str, Any] = {"run": directory, "json": form == "json"}
+        shown: dict[str, Any] = {"run": directory, "format": form, "vectors": form == "json"}
+        return {
+            "segment series": lambda _: series.Segment(files=(self.file,), **shown).carry_out(),
+            "eval series": lambda _: series.Evaluate(data=data, **read).carry_out(),
+            "score series": lambda _: series.Score(data=data, **read).carry_out(),
+            "generate series": lambda _: series.Generate(prime=self.file, max_new=2, seed=0, **read).carry_out(),
+        }
+
 
 def mutated(chance: random.Random) -> bytes:
     """A seed, with bytes changed, cut out, doubled or taken from another seed."""
@@ -169,7 +189,7 @@ def main() -> None:
     corpus = scratch / "corpus"
     corpus.mkdir()
     for i, seed in enumerate(SEEDS):
-        for choice in range(0, 180, 7):
+        for choice in range(0, CHOICES, 7):
             (corpus / f"{i}-{choice}").write_bytes((choice + i).to_bytes(2, "big") + seed)
     atheris.Setup([sys.argv[0], "-max_len=4096", "-seed=1", "-rss_limit_mb=4096", str(corpus)], one)
     atheris.Fuzz()

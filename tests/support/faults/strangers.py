@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hmrnn.storage.files import sealed
@@ -153,7 +154,7 @@ class Stranger:
         name = self.chance.choice(sorted(tensors))
         own, place = tensors[name].clone(), self.chance.randrange(max(1, tensors[name].numel()))
         if own.numel():
-            reals = [math.nan, math.inf, 1e300] if own.is_floating_point() else []
+            reals = [math.nan, math.inf, torch.finfo(own.dtype).max] if own.is_floating_point() else []
             own.view(-1)[place] = self.chance.choice([0, -1, 1, 7, *reals])
         odd = self.chance.choice([own, own, own, own[:0], own.flip(0), own.unsqueeze(0), own.bfloat16(), own.double()])
         more = {f"{which}{i}": own[:0] for which in ("keys", "shares") for i in range(6, 3000)}

@@ -42,7 +42,7 @@ from hmrnn.domains.vectors.data import LineData
 from hmrnn.domains.vectors.structure import LineSegmentation
 from hmrnn.printable import for_stream, printable
 from hmrnn.show.drawings import drawings_page
-from hmrnn.storage.files import write_atomically
+from hmrnn.storage.files import writing_out
 from hmrnn.storage.pretrained import load_model
 
 if TYPE_CHECKING:
@@ -103,11 +103,12 @@ def generate(asked: flags.Generate) -> None:
     if given is None:
         made = made[1:]  # the step of which all is missing
     values = np.array([step.point for step in made], dtype=np.float32).reshape(-1, len(model.columns))
-    z = np.array([step.z for step in made], dtype=bool).reshape(len(made), -1)
+    z = np.array([step.z for step in made], dtype=bool).reshape(len(made), model.rnn.state_sizes[2])
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         if drawing is None:
-            write_atomically(out, as_csv(model.columns, values))
+            with writing_out(out) as file:
+                file.write(as_csv(model.columns, values).encode())
         else:
             write_figure(drawing.series_figure(model.columns, values, z, primed), out)
     if asked.json:

@@ -44,6 +44,9 @@ class SeriesModel(VectorModel[StepDensity]):
         self, columns: Sequence[str], config: SeriesModelConfig | None = None, *, engine: str = "auto"
     ) -> None:
         config, width = config or SeriesModelConfig(), len(columns)
+        names = {column for column in columns if isinstance(column, str)}
+        if not width or len(names) < width:
+            raise ValueError(f"columns must be different names, one or more; got {list(columns)!r:.200}")
         super().__init__(config, width, 2 * width, engine)
         self.columns = tuple(columns)
         self.head = StepHead(config.output_size, width, config.components, config.smallest_sigma, config.rank)

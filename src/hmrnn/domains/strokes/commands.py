@@ -40,7 +40,7 @@ from hmrnn.domains.vectors.commands import (
 )
 from hmrnn.domains.vectors.structure import LineSegmentation
 from hmrnn.show.drawings import drawings_page
-from hmrnn.storage.files import write_atomically
+from hmrnn.storage.files import writing_out
 from hmrnn.storage.pretrained import load_model
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ def first_line(path: Path) -> Points:
 def draw(lines: Sequence[Points], out: Path, animated: bool, given: int) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".svg":
-        write_atomically(out, animated_svg(lines, given) if animated else svg(lines, given))
+        with writing_out(out) as file:
+            file.write((animated_svg(lines, given) if animated else svg(lines, given)).encode())
     else:
         drawn = matplotlib_figures(FIGURES_MODULE).raster_figure(lines, given)
         write_figure(drawn, out)

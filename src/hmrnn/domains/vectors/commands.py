@@ -18,7 +18,7 @@ from tqdm import tqdm
 from hmrnn.cli.common import print_json, tell_scores
 from hmrnn.cli.flags import OfData, Score, Segment, Split
 from hmrnn.config import DataConfig, UsageError
-from hmrnn.domains.vectors.data import LineData, Lines
+from hmrnn.domains.vectors.data import LineData, Lines, can_be_predicted
 from hmrnn.domains.vectors.evaluation import log_likelihoods
 from hmrnn.domains.vectors.generation import GeneratedPoint, generate_points
 from hmrnn.domains.vectors.model import VectorModel
@@ -103,8 +103,8 @@ def tell_likelihood(
     nats = log_likelihoods(model, lines, show=True, sigma_floor=sigma_floor)
     seconds = time.perf_counter() - start
     predicted = sum(len(line) - 1 for line in lines)
-    if predicted == 0:
-        raise ValueError(f"{name}: no {line} has a second {point} to predict")
+    if not can_be_predicted(lines):
+        raise ValueError(f"{name}: no {line} has a second {point} to predict, or all its numbers are missing")
     answer: dict[str, Any] = {
         "run": str(asked.run),
         "checkpoint": asked.reading.checkpoint,

@@ -52,6 +52,11 @@ def joined(lines: Iterable[tuple[str, Line | str]]) -> Lines:
     return Lines(names, everything, ends, damaged, digest.hexdigest())
 
 
+def can_be_predicted(lines: Iterable[Line]) -> bool:
+    """Whether there is a number after the first point of a line."""
+    return not all(np.isnan(line[1:]).all() for line in lines)
+
+
 @dataclass(frozen=True)
 class LineData(ABC):
     """Lines in three parts."""

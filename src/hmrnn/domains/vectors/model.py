@@ -136,9 +136,20 @@ class VectorModel(Pretrained, Generic[OwnDensity]):
         """Makes the result of `segment`. Each domain has its own drawing in a notebook."""
         return LineSegmentation(steps, layers, points)
 
+    def checked(self, points: Line) -> Line:
+        """(T, D) float32, of an array, a tensor or a list of vectors, in which None is missing."""
+        given = points.detach().cpu().float().numpy() if isinstance(points, Tensor) else points
+        values = np.asarray(given, dtype=np.float64 if isinstance(given, list) else None)
+        if values.ndim != 2 or values.shape[1] != len(self.mean) or values.dtype.kind not in "fiub":
+            raise ValueError(
+                f"a sequence must be numbers of shape (T, {len(self.mean)}); got {values.dtype} of shape {values.shape}"
+            )
+        with np.errstate(over="ignore"):  # what is too far away is put at FAR
+            return values.astype(np.float32, copy=False)
+
     def log_likelihood(self, points: Line) -> float:
         """Computes the log-likelihood of a sequence, (T, D), in nats: from its second vector on, and normalised."""
-        return float(log_likelihoods(self, [points])[0])
+        return float(log_likelihoods(self, [self.checked(points)])[0])
 
     def generate(
         self, prime: Line | None = None, max_new: int = 650, *, bias: float = 0.0, seed: int | None = None
@@ -154,7 +165,7 @@ class VectorModel(Pretrained, Generic[OwnDensity]):
         Returns:
             (max_new, D) float32, in the units of the data.
         """
-        made = generate_points(self, prime, max_new, bias, seed)
+        made = generate_points(self, None if prime is None else self.checked(prime), max_new, bias, seed)
         return np.array([point.point for point in made if point.new], dtype=np.float32).reshape(-1, len(self.mean))
 
     def segment(self, points: Line, *, vectors: bool = False) -> LineSegmentation:
@@ -162,4 +173,4 @@ class VectorModel(Pretrained, Generic[OwnDensity]):
 
         With `vectors`, each closed segment has one: the hidden state of its layer at the boundary.
         """
-        return segment_points(self, points, vectors=vectors)
+        return segment_points(self, self.checked(points), vectors=vectors)

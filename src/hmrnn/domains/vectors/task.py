@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hmrnn.config import Measure, TrainingConfig
-from hmrnn.domains.vectors.data import LineData
+from hmrnn.domains.vectors.data import LineData, can_be_predicted
 from hmrnn.domains.vectors.evaluation import score_lines
 from hmrnn.domains.vectors.model import VectorModel
 from hmrnn.sequence import HMLSTMState
@@ -64,6 +64,8 @@ class VectorTask:
     ) -> None:
         """`train` are the lines to train on, as the domain takes them out of the data."""
         self.model, self.train, self.valid, self.about_data = model, train, data.split("valid"), data.description()
+        if not can_be_predicted(self.valid):
+            raise ValueError("all numbers are missing in the validation part: there is nothing to predict")
         # no symbols to count
         self.rates: Sequence[float] = (RATE,) if training.target_rate == "auto" else ()
         lengths = np.array([len(line) for line in train])

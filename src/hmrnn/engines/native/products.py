@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from hmrnn.engines.native.library import (
     Product,
@@ -17,6 +16,7 @@ from hmrnn.engines.native.library import (
     library,
     plain,
 )
+from hmrnn.engines.types import first_derivative
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class _Linear(torch.autograd.Function):
         return product(rows, matrix, transposed=True).view(*x.shape[:-1], len(weight))
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    @first_derivative
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         rows, matrix = ctx.saved_tensors
         wants_x, wants_weight = ctx.needs_input_grad

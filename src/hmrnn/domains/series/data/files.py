@@ -87,12 +87,10 @@ class Column:
         self.wrong: NotNumbers | None = None
 
     def add(self, value: str) -> None:
-        try:
-            self.values.append(float(value))
-        except ValueError:
-            if self.wrong is None and value.strip().lower() not in MISSING:
-                self.wrong = NotNumbers(len(self.values) + 1, value)
-            self.values.append(np.nan)
+        number = number_in(value)
+        if number is None and self.wrong is None and value.strip().lower() not in MISSING:
+            self.wrong = NotNumbers(len(self.values) + 1, value)
+        self.values.append(np.nan if number is None else number)
 
     def read(self) -> Floats | NotNumbers:
         return self.wrong or np.array(self.values)
@@ -122,16 +120,16 @@ def check_header(header: list[str], where: str) -> None:
         raise ValueError(f"{where}: there may be {MOST_COLUMNS:,} columns at most; it has {len(header):,}")
     if len(set(header)) < len(header):
         raise ValueError(f"{where}: two columns have the same name in its header: {', '.join(header)[:200]}")
-    if header and all(is_number(column) for column in header):
+    if header and all(number_in(column) is not None for column in header):
         raise ValueError(f"{where}: its first row must tell the names of the columns; it has numbers")
 
 
-def is_number(value: str) -> bool:
+def number_in(value: str) -> float | None:
+    """None if it is none. 2024_05, which is a number in Python's source, is not one in a file."""
     try:
-        float(value)
+        return None if "_" in value else float(value)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def read_arrays(path: Path) -> Iterator[Table]:

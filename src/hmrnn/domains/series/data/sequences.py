@@ -38,6 +38,7 @@ Known: TypeAlias = Mapping[str, npt.NDArray[np.bool_]]
 
 FEWEST = 20  # sequences that are divided as they are; of fewer, each is cut
 SHORTEST = 40  # steps of a sequence that is cut: 36, 2 and 2
+LEVELS = 100  # of a column: rounding to float32 may move a number by this part of its range
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class SeriesLines(Lines):
 
     columns: tuple[str, ...]
     left_out: tuple[str, ...]  # columns
+    coarse: tuple[str, ...]  # columns that float32 can't hold: their numbers hardly differ
     known: Known  # of all steps
 
     def known_of(self, number: int) -> Known:
@@ -72,6 +74,14 @@ class SeriesData(LineData):
 def load_series(config: SeriesDataConfig, data_dir: Path | None = None) -> SeriesData:
     """The series that `config.data` names."""
     lines = lines_of(config)
+    if lines.coarse:
+        raise SettingError(
+            "{data}: the numbers of column {column!r} differ by less than float32 can tell. Subtract their mean or "
+            "take another unit; or leave the column out: {0} names those to read",
+            "columns",
+            data=config.data,
+            column=lines.coarse[0],
+        )
     if len(lines.names) < FEWEST:
         return divided(lines, config.data)
     usable = lines.lengths >= 2
@@ -86,10 +96,12 @@ def lines_of(config: SeriesDataConfig) -> SeriesLines:
     if config.data != "builtin":
         return picked(tables_of(config), config)
     made = plant(config.planted)
-    lines = joined((f"sequence {i + 1}", one.values) for i, one in enumerate(made))
+    tables = (
+        Table(f"sequence {i + 1}", {f"x{d + 1}": x.astype(np.float64) for d, x in enumerate(one.values.T)})
+        for i, one in enumerate(made)
+    )
     known = {name: np.concatenate([getattr(one, f"{name}s") for one in made]) for name in ("motif", "regime")}
-    columns = tuple(f"x{d + 1}" for d in range(config.planted.columns))
-    return SeriesLines(**vars(lines), columns=columns, left_out=(), known=known)
+    return replace(picked(tables, replace(config, ends=None)), known=known)  # where segments end is known
 
 
 def tables_of(config: SeriesDataConfig) -> Iterable[Table]:
@@ -104,18 +116,24 @@ def tables_of(config: SeriesDataConfig) -> Iterable[Table]:
 def picked(tables: Iterable[Table], config: SeriesDataConfig) -> SeriesLines:
     """The columns that are asked for, of every table."""
     left_out: tuple[str, ...] = ()
-    columns, parts, ends = config.columns, [], []
+    columns, parts, ends, ranges = config.columns, [], [], []  # ranges: of each table, (D,) three times
     for table in tables:
         if columns is None:
             columns, left_out = measurements(table, config)
         steps = np.stack([numbers_of(table, column, config) for column in columns], axis=1)
         parts.append((table.name, steps.astype(np.float32)))
+        rounding = np.abs(parts[-1][1] - steps)
+        ranges.append((np.fmin.reduce(steps), np.fmax.reduce(steps), np.fmax.reduce(rounding)))
         if config.ends is not None:
             ends.append(numbers_of(table, config.ends, config) > 0.5)
     if columns is None:
         raise ValueError(f"{config.data}: there is no sequence in it")
     known = {"segment": np.concatenate(ends)} if ends else {}
-    return SeriesLines(**vars(joined(parts)), columns=columns, left_out=left_out, known=known)
+    least, greatest, moved = zip(*ranges, strict=True)
+    spread = np.fmax.reduce(greatest) - np.fmin.reduce(least)  # NaN where all is missing
+    hidden = (spread > 0) & (LEVELS * np.fmax.reduce(moved) > spread)
+    coarse = tuple(column for column, own in zip(columns, hidden, strict=True) if own)
+    return SeriesLines(**vars(joined(parts)), columns=columns, left_out=left_out, coarse=coarse, known=known)
 
 
 def measurements(table: Table, config: SeriesDataConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
