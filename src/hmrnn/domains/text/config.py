@@ -139,7 +139,7 @@ class TextReadingConfig(ReadingConfig):
 
     on_unknown: OnUnknown = "error"
     """Symbols that the model does not know. error: stop and name the symbol. skip: leave it out.
-    replace: by U+FFFD, a question mark or a space, the first that the model knows."""
+    replace: by the first that the model knows of U+FFFD, a question mark, a space and its last symbol."""
 
 
 IN_EXPLORER = TextReadingConfig(on_unknown="replace")  # whoever types meets symbols that the model does not know

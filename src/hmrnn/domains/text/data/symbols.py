@@ -89,7 +89,8 @@ class Symbols:
 
     @cached_property
     def replacement(self) -> int:
-        """The number of the symbol that replaces unknown ones."""
+        """The number of the symbol that replaces unknown ones. A text without spaces may have none of the usual ones:
+        then it is the last one of the alphabet."""
         for symbol in (RARE,) if self.unit == "token" else REPLACEMENTS:
             if symbol in self.by_symbol:
                 return self.by_symbol[symbol]
@@ -97,7 +98,7 @@ class Symbols:
             raise ValueError(
                 f"the model has no {RARE}, which stands for rare tokens, so unknown ones can't be replaced"
             )
-        raise ValueError("the model knows none of U+FFFD, '?' and the space, so unknown symbols can't be replaced")
+        return len(self.table) - 1
 
     def split(self, text: str | bytes) -> Sequence[str]:
         """Splits a text into symbols, known or not: characters, bytes or tokens."""
