@@ -104,9 +104,10 @@ def test_one_layer():
 
 
 def test_separators_and_lines():
-    assert run("segment", "builtin", "--text", "The value of", "--separator", "·").stdout == "T·he ·value ·of\n"
+    assert layer_of("The value of", 1) == ["The ", "value ", "of"]
+    assert run("segment", "builtin", "--text", "The value of", "--separator", "·").stdout == "The ·value ·of\n"
     tabs = run("segment", "builtin", "--text", "The value of", "--separator", "\\t").stdout
-    assert tabs == "T\the \tvalue \tof\n"
+    assert tabs == "The \tvalue \tof\n"
     own = "The \\ value\nof it"
     for layer in (1, 2):
         shown = run("segment", "builtin", "--text", own, "--lines", "--layer", str(layer)).stdout.splitlines()
