@@ -57,7 +57,7 @@ def test_eval_reads_the_settings_of_a_run_once(text_file, tmp_path, monkeypatch)
     assert sorted(read.count(tmp_path / "run" / part / "config.json") for part in ("", "best")) == [1, 1]
 
 
-@pytest.mark.parametrize("domain", DOMAINS.values(), ids=str)
+@pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS.keys())
 def test_every_command_has_its_function_beside_its_flags(domain):
     """`Command.carry_out` finds it by its name."""
     commands = import_module(f"hmrnn.domains.{domain.name}.commands")
