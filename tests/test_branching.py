@@ -268,6 +268,14 @@ def test_a_rate_that_is_given_stays():
     assert Branching.of(symbols, 31, line_end=30, rate=0.1).rates == (0.1,)
 
 
+def test_detectors_of_a_rate_that_is_given_learn_its_own_layer_and_not_the_one_above():
+    symbols, _ = made_words(1, 30, (2, 6))
+    ends = branching.build(branching.starts(Text(symbols, 31, symbols == 30), [0.52])[0]).cuts
+    assert len(ends) == 2
+    taught = Branching.of(symbols, 31, line_end=30, rate=0.52).evidence(symbols[:, None])
+    assert taught.mean() == pytest.approx(ends[0].mean(), rel=0.05)
+
+
 @settings(max_examples=30, deadline=None)
 @given(texts)
 def test_short_texts_are_taken_too(symbols):
@@ -275,6 +283,11 @@ def test_short_texts_are_taken_too(symbols):
     assert 0 < teacher.rates[0] <= 1
     evidence = teacher.evidence(np.array(symbols * PAST)[:, None])
     assert ((evidence >= 0) & (evidence <= 1)).all()
+
+
+def test_a_text_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="symbols must not be empty"):
+        Branching.of(np.zeros(0, dtype=np.uint8), 3)
 
 
 def test_its_state_is_all_of_it():

@@ -461,3 +461,9 @@ def test_help_ends_with_examples_and_says_what_happens_without_a_flag(command):
     shown = run(*command.split(), "--help").stdout
     assert "default: None" not in shown
     assert shown.partition("Examples:\n")[2].startswith(f"  hmrnn {command.split()[0]}")
+    assert run(*command.split(), "-h").stdout == shown
+
+
+def test_help_of_all_is_the_same_by_its_short_name():
+    assert run("-h").stdout == run("--help").stdout
+    assert "Examples:\n" in run("-h").stdout

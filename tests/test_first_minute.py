@@ -233,17 +233,13 @@ def test_importing_hmrnn_is_quick():
 
 @pytest.mark.timed
 def test_a_short_text_is_segmented_soon():
-    """In processor time, of which a core that others use takes more: as a bare import of torch shows, timed in turn."""
-    segmenting, importing = [], []
-    for _ in range(3):
-        segmenting.append(seconds_of("segment", "builtin", "--text", TEXT))
-        importing.append(seconds_of(program=("-c", "import torch")))
-    assert min(segmenting) < max(3.0, 2.5 * min(importing))
+    """In processor time, so that a busy machine matters little."""
+    assert min(seconds_of("segment", "builtin", "--text", TEXT) for _ in range(3)) < 3.0
 
 
-def seconds_of(*arguments: str, program: tuple[str, ...] = ("-m", "hmrnn")) -> float:
+def seconds_of(*arguments: str) -> float:
     before = os.times()
-    subprocess.run([sys.executable, *program, *arguments], check=True, capture_output=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "hmrnn", *arguments], check=True, capture_output=True, timeout=300)
     after = os.times()
     return after.children_user + after.children_system - before.children_user - before.children_system
 

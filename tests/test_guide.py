@@ -5,18 +5,24 @@ from __future__ import annotations
 import gc
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 from support.guided import RATES, Marks, biases, network, still, window
 from torch import nn
 
-from hmrnn import HMLSTM, LSTM, Guide
+from hmrnn import HMLSTM, LSTM, Branching, Guide
 from hmrnn.guidance.guide import FORCE, HELD_BACK, HELD_BACK_BY
 from hmrnn.guidance.imitation import imitation
 from hmrnn.guidance.steering import Seen, excesses
 
 
 class TestWhatItDoes:
+    def test_a_text_in_which_every_symbol_is_a_segment(self):
+        teacher = Branching.of(np.random.default_rng(0).integers(0, 20, 300), 20)
+        assert teacher.rates == (1.0,)
+        assert Guide(network(), teacher=teacher).targets[0] == 0.99
+
     def test_detectors_are_steered_after_each_step_of_the_optimizer(self):
         """By a share of what their biases were too high, in the window that was read with the weights of before."""
         rnn = network()

@@ -30,6 +30,7 @@ EXAMPLES = {
     "bench": ("bench", "bench --hidden 256 --repeats 3 --plot bench.svg"),
     "build": ("build",),
 }
+EXAMPLES["-h"] = EXAMPLES["--help"]
 
 
 @app.command(name="demo")

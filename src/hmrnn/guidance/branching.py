@@ -99,6 +99,8 @@ class Branching:
             line_end: Number of a symbol that always ends a segment.
             rate: Rate of the lowest layer. By default it is found.
         """
+        if len(symbols) == 0:
+            raise ValueError("symbols must not be empty: there is nothing to count")
         numbers = symbols[:COUNTED].astype(np.int64)
         found = best_hierarchy(numbers, alphabet, line_end, RATES if rate is None else (rate,))
         cut = found.cuts[0]
@@ -163,16 +165,17 @@ class Branching:
 
 def best_hierarchy(numbers: Integers, alphabet: int, line_end: int | None, rates: Sequence[float]) -> Hierarchy:
     """All rates are tried on the first symbols. A single layer then goes downhill from the best of them on all symbols:
-    the longer a text, the longer the segments that pay. With several layers the lowest is chosen apart."""
+    the longer a text, the longer the segments that pay. With several layers the lowest is chosen apart, if there are
+    several rates."""
     hard = numbers == (-1 if line_end is None else line_end)
     first = Text(numbers[:TRIED], alphabet, hard[:TRIED])
     tried = [build(start) for start in starts(first, rates)]
     at = min(reversed(range(len(rates))), key=lambda i: tried[i].bits)  # of equals the last: the next may be better
     hierarchy = tried.__getitem__ if len(numbers) <= TRIED else on_all(Text(numbers, alphabet, hard), rates, tried[at])
     best = hierarchy(at)
-    if len(best.cuts) > 1:
+    if len(best.cuts) > 1 and len(rates) > 1:
         below = best_below(first, tried[at].cuts[1], [one.cuts[0] for one in tried])
-        return with_lowest(best, None if below is None else hierarchy(below))
+        return with_lowest(best, best if below == at else None if below is None else hierarchy(below))
     for step in (-1, 1):  # bits fall to a minimum, and rise again
         while 0 <= at + step < len(rates) and (next_one := hierarchy(at + step)).bits < best.bits:
             best, at = next_one, at + step
@@ -201,7 +204,7 @@ def best_below(text: Text, above: Ends, cuts: Sequence[Ends]) -> int | None:
 
 
 def with_lowest(hierarchy: Hierarchy, lower: Hierarchy | None) -> Hierarchy:
-    """The layers above the lowest, over that of another hierarchy, or over none."""
+    """The layers above the lowest, over that of another hierarchy, or over none. The bits stay those of the first."""
     above = hierarchy.cuts[1:]
     if lower is None:
         return replace(hierarchy, cuts=above)

@@ -159,7 +159,8 @@ class Text:
         """The cheapest cut of all that use no segment but those of this one (Viterbi's algorithm).
 
         A token costs its own bits; `with_lexicon` also its part of what its segment costs there, so that rare segments
-        fall apart into frequent ones. A symbol that is no segment may still be one, at what it would cost to add it.
+        fall apart into frequent ones. A symbol that is no segment may still be one, at about what
+        it costs to add it.
         Stretches are cut one by one: at hard ends, and at an end in about every STRETCH symbols, counted from `offset`.
         """
         lexicon = self.lexicon(cut)

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from hmrnn.devices import any_weight
 from hmrnn.guidance.imitation import Teacher, extended, imitation, told, told_alone
-from hmrnn.guidance.steering import Seen, excesses, obstacle, targets
+from hmrnn.guidance.steering import MOST_OFTEN, Seen, excesses, obstacle, targets
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.layouts import padded
 from hmrnn.recurrent import Call, Recurrent
@@ -88,7 +88,7 @@ class Guide:
                 raise ValueError(
                     "what is to tell how often detectors fire? Give rates, as in [0.2, 0.05], or a teacher"
                 )
-            rates = teacher.rates
+            rates = [min(rate, MOST_OFTEN) for rate in teacher.rates]  # every symbol may be a segment
         rates = [float(rate) for rate in rates]
         if rates and (why_not := obstacle(rnn)):
             raise ValueError(why_not)

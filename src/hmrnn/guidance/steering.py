@@ -15,7 +15,7 @@ from hmrnn.recurrent import Call, Recurrent
 from hmrnn.sequence import COPY, HMLSTMOutput
 
 GROUP = 4  # segments of a layer in one of the layer above, as far as guidance goes
-RAREST = 0.01  # of the rates that detectors are guided to
+RAREST, MOST_OFTEN = 0.01, 0.99  # of the rates that detectors are guided to
 
 
 class Seen(NamedTuple):

@@ -188,7 +188,7 @@ class Figure(flags.Figure):
         "figure runs/novel --kind boundaries --out boundaries.pdf",
     )
     kind: Literal["all", "training", "boundaries", "norms", "classes"] = "all"
-    """Which figure. boundaries: where detectors fire. norms: norms of the hidden states, and operations.
+    """Which figure. boundaries: where segments end. norms: norms of the hidden states, and operations.
     training: loss, firing rates and slope. classes: how often each detector fires on which kind of symbol."""
     text: Path | None = None
     """File to draw. By default the start of the validation part of the run's text."""

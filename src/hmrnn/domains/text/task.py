@@ -19,6 +19,7 @@ from hmrnn.domains.text.model import TextModel
 from hmrnn.guidance.branching import Branching
 from hmrnn.guidance.imitation import told
 from hmrnn.guidance.last_three import LastThree
+from hmrnn.guidance.steering import MOST_OFTEN
 from hmrnn.sequence import HMLSTMState
 from hmrnn.storage.pretrained import Pretrained
 from hmrnn.training.batches import Epochs
@@ -26,7 +27,6 @@ from hmrnn.training.distributed import Processes
 from hmrnn.training.task import Loss, Validation
 
 VALIDATION_STREAMS = 64
-MOST_OFTEN = 0.99  # of the steps: the largest rate that detectors are guided to
 RENEWAL = 32  # windows: a model should know a text's start, and have a past most of the time
 
 
