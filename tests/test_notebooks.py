@@ -64,7 +64,7 @@ def test_operations_have_names():
 def test_segments_have_short_reprs(model):
     found = model.segment("The value of it", vectors=True)
     assert re.fullmatch(r"Segmentation\(15 steps, segments \d+/\d+\)", repr(found))
-    assert repr(found.layers[0][1]) == "Segment(layer 1, 1 to 4, 'he ')"
+    assert repr(found.layers[0][1]) == "Segment(layer 1, 4 to 10, 'value ')"
     assert repr(found.layers[0][-1]).endswith(", open)")
     assert len(repr(found.tree())) < 500
     assert repr(found.steps) == "Steps(0 to 15, 3 layers)"

@@ -63,7 +63,8 @@ def test_a_run_learns_and_leaves_what_it_should(text_file, tmp_path, model):
     best = TextModel.from_pretrained(tmp_path / "best")
     streams = max(1, len(load_text(run.data).split("valid")) // 500)
     assert bits_per_character(best, load_text(run.data).split("valid"), streams) == outcome.best
-    assert checkpoint.load_run(tmp_path).config == run
+    saved = checkpoint.load_run(tmp_path).config
+    assert saved == replace(run, model=replace(run.model, boundary_delay=saved.model.boundary_delay))  # the teacher's
 
 
 def test_the_slope_is_annealed_by_epoch_and_the_detectors_stay_in_their_ball(text_file, tmp_path):

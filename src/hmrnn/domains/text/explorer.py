@@ -132,9 +132,4 @@ def own_text(directory: Path | None, symbols: Symbols) -> str:
 
 def possible(on_unknown: OnUnknown, model: TextModel) -> OnUnknown:
     """Unknown symbols are skipped if the model has nothing to put in their place."""
-    if on_unknown == "replace":
-        try:
-            _ = model.symbols.replacement
-        except ValueError:
-            return "skip"
-    return on_unknown
+    return "skip" if on_unknown == "replace" and model.symbols.usual_replacement is None else on_unknown

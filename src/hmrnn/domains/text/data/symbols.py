@@ -88,17 +88,20 @@ class Symbols:
         return numbers
 
     @cached_property
+    def usual_replacement(self) -> int | None:
+        """The number of a symbol that stands for unknown ones by itself, if there is one."""
+        usual = (RARE,) if self.unit == "token" else REPLACEMENTS
+        return next((self.by_symbol[symbol] for symbol in usual if symbol in self.by_symbol), None)
+
+    @property
     def replacement(self) -> int:
-        """The number of the symbol that replaces unknown ones. A text without spaces may have none of the usual ones:
-        then it is the last one of the alphabet."""
-        for symbol in (RARE,) if self.unit == "token" else REPLACEMENTS:
-            if symbol in self.by_symbol:
-                return self.by_symbol[symbol]
-        if self.unit == "token":
+        """The number of the symbol that replaces unknown ones. Of characters it is the last of the alphabet if need be:
+        a text without spaces may have none of the usual ones."""
+        if self.usual_replacement is None and self.unit == "token":
             raise ValueError(
                 f"the model has no {RARE}, which stands for rare tokens, so unknown ones can't be replaced"
             )
-        return len(self.table) - 1
+        return len(self.table) - 1 if self.usual_replacement is None else self.usual_replacement
 
     def split(self, text: str | bytes) -> Sequence[str]:
         """Splits a text into symbols, known or not: characters, bytes or tokens."""
