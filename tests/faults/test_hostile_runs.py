@@ -360,6 +360,16 @@ def test_a_state_of_the_wrong_kind(runs, tmp_path, name, many, form):
     assert refusals > read / 2 > 0
 
 
+@pytest.mark.parametrize(
+    "device", ["", " ", [], None, torch.zeros(0)], ids=["empty", "blank", "list", "none", "tensor"]
+)
+def test_a_machine_of_the_wrong_kind(runs, tmp_path, name, device):
+    run = copy(runs[name], tmp_path)
+    state = changed(load_progress(run), ("machine", "device"), device)
+    write_state(run / "training.safetensors", {"format_version": 1, **state})
+    assert attempt(run, name, device) == (not isinstance(device, str))
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64, torch.bool])
 @pytest.mark.parametrize("which", ["one", "all"])
 def test_weights_of_another_type(runs, tmp_path, name, dtype, which):

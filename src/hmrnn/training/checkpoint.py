@@ -174,7 +174,8 @@ def load_progress(directory: Path, most: int = sys.maxsize) -> dict[str, Any]:
     if progress.pop("format_version", None) != FORMAT_VERSION:
         raise ValueError(f"{path}: not a checkpoint of format_version {FORMAT_VERSION}")
     parts = [progress.get(name) for name in ("machine", "model", "optimizer")]
-    if type(progress.get("update")) is not int or not all(isinstance(part, dict) for part in parts):
+    fits = type(progress.get("update")) is int and all(isinstance(part, dict) for part in parts)
+    if not fits or not all(isinstance(value, str | int) for value in progress["machine"].values()):
         raise ValueError(f"{path}: damaged: it does not say how far it is, and where it was made")
     return progress
 

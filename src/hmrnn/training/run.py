@@ -125,7 +125,7 @@ def keep_standard_input(directory: Path) -> None:
 
 def went_on(device: str, machine: dict[str, Any]) -> str:
     """The device to go on with: that of the run if there is one of its kind here, and no other is asked for."""
-    kind = str(machine.get("device", "auto" if not machine else "cpu")).split()[0]
+    kind = str(machine.get("device", "auto" if not machine else "cpu")).partition(" ")[0]
     here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     return kind if device == "auto" and here.get(kind, False) else device
 
