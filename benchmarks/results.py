@@ -149,7 +149,7 @@ def short_table() -> str:
         figure = f"{r['bits_per_character']:.3f}" if "bits_per_character" in r else f"{r['log_likelihood']:.0f}"
         lines.append(
             f"| {UNITS.get(r['data'], r['data'])} | {r['model']} {shape(r)} | {PAPER.get(name, '–')} | {figure} | "
-            f"{r['epochs']:.0f} epochs, {r['hours'] * r['cores']:.1f} core hours | "
+            f"{r['epochs']:.0f} epochs, {r['hours'] * r['cores']:.1f} core h | "
             f"{DIFFERS.get(name, 'guidance, dropout')} |"
         )
     return "\n".join(lines)
