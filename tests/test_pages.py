@@ -158,7 +158,13 @@ def explore(arguments: list[str], folder: Path) -> None:
     """Until it says where it is; then Ctrl-C."""
     command = [sys.executable, "-m", "hmrnn", *arguments]
     command += [] if "--no-browser" in arguments else ["--no-browser"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background are to ignore it
+    ) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
         process.send_signal(signal.SIGINT)
