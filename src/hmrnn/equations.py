@@ -22,7 +22,8 @@ class LayerWeights(NamedTuple):
     """The parameters of one layer. Rows of the gate matrices: forget, input, output gate and proposal, in that order.
 
     The last layer has no detector and nothing above it: there V and the four of the detector are None.
-    Without layer normalisation the last three are None.
+    Without layer normalisation the last three are None. Engines that look up the products of the input in a table set W
+    and W_z of the first layer to None.
     """
 
     W: Tensor  # (4H, H_below)  bottom-up: the paper's W_{l-1}^l
