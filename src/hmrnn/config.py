@@ -252,8 +252,8 @@ class TrainingConfig:
     Reduce it if gradients explode."""
     target_rate: float | Literal["auto"] = "auto"
     """Share of the steps at which the first detector should fire: 0.2 for segments of 5 steps. Each detector above
-    fires a quarter as often as the one below. auto finds the rates of all layers in the training text; 0.25 where there
-    is none."""
+    fires a quarter as often as the one below. auto: for text, rates of all layers that are found in the training part;
+    for strokes and series, 0.25."""
     uncertainty_weight: float = 0.1
     """Weight of the auxiliary loss that teaches detectors where to fire; 0 for none.
     While it acts, the straight-through gradient is reduced."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from hmrnn.cli.metavars import Dir
+from hmrnn.cli.parsing import Dir
 from hmrnn.config import (
     STANDARD_INPUT,
     Device,

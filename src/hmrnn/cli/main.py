@@ -15,7 +15,7 @@ from tyro.extras import SubcommandApp
 from hmrnn.cli import read
 from hmrnn.cli import train as training
 from hmrnn.cli.flags import Runs, in_flags
-from hmrnn.cli.metavars import REGISTRY, UNSET, Dir, ending_in_examples
+from hmrnn.cli.parsing import REGISTRY, UNSET, Dir, ending_in_examples
 from hmrnn.config import Stopped, UsageError
 from hmrnn.domains import DOMAINS
 from hmrnn.printable import printable
@@ -108,7 +108,7 @@ def bench(
     from hmrnn.devices import resolve
 
     setting = bench.Setting(hidden, batch, steps, rates, layer_norm)
-    with bad_usage():
+    with bad_usage("hmrnn bench"):
         place = resolve(device)
         if plot is not None and place.type != "cpu":
             raise ValueError("--plot draws engines on a CPU")
