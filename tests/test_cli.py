@@ -262,7 +262,7 @@ def test_segment(trained, tmp_path):
     (tmp_path / "text.txt").write_text(text)
     done = run("segment", str(trained), str(tmp_path / "text.txt"))
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^400 / \d+ / \d+ updates of 1,200 \(\d+% saved\)$", done.stderr, re.MULTILINE)
+    assert re.search(r"^400 / \d+ / \d+ updates of 1,200: \d+% saved by COPY$", done.stderr, re.MULTILINE)
     piped = run("segment", str(trained), input=text)
     assert piped.stdout == done.stdout
     answer = json.loads(run("segment", str(trained), "-", "--format", "json", input=text).stdout)

@@ -229,7 +229,7 @@ class TrainingConfig:
     learning_rate: float = 0.002
     """Initial learning rate of Adam."""
     learning_rate_divisor: float = 50.0
-    """Divide the learning rate by this once validation stops improving (patience). It ends training the second time."""
+    """Divide the learning rate by this when validation stops improving (patience). The second time, training ends."""
     patience: int = 1
     """Validations in a row without improvement after which validation counts as having stopped improving."""
     cooldown: float = 0.0
@@ -321,7 +321,7 @@ class ReadingConfig:
     checkpoint: Literal["best", "last"] = "best"
     """Which model of the run: the one with the best validation, or the last. Only best is averaged (--average)."""
     engine: EngineName = "auto"
-    """Engine that computes the network. auto uses the fastest available."""
+    """Engine that computes the network. auto: native on a CPU, or events without it; reference on a GPU."""
     precision: Precision = "auto"
     """Precision of matrix products. auto uses that of the run."""
     device: Device = "auto"

@@ -82,7 +82,7 @@ class Train(Command):
     data_dir: Dir | None = None
     """Where published data sets are. By default HMRNN_DATA, or ~/.cache/hmrnn."""
     engine: EngineName = "auto"
-    """Engine that computes the network. auto uses the fastest available."""
+    """Engine that computes the network. auto: native on a CPU, or events without it; reference on a GPU."""
     device: Device = "auto"
     """Device: cpu, cuda, cuda:N or mps. auto uses a GPU if CUDA has one. A resumed run keeps its device."""
     tensorboard: bool = False

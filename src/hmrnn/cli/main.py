@@ -29,6 +29,7 @@ EXAMPLES = {
     "plot": ("plot runs/novel runs/other --out curves.svg",),
     "bench": ("bench", "bench --hidden 256 --repeats 3 --plot bench.svg"),
     "build": ("build",),
+    "version": ("version",),
 }
 EXAMPLES["-h"] = EXAMPLES["--help"]
 
@@ -56,7 +57,7 @@ def in_help(what: str) -> Callable[[], None]:
     return command
 
 
-app.command(train, name="train", help="Train a model, or go on training it.")
+app.command(train, name="train", help="Train a model, or continue a run.")
 for domain in DOMAINS.values():
     train.command(name=domain.name)(in_help(f"Train a model to predict {domain.goal}."))
 for name, what in read.COMMANDS.items():

@@ -170,9 +170,7 @@ def segment(asked: flags.Segment) -> None:
     found = [count for count in counts if count is not None]
     if not found:
         raise ValueError(f"{sources[0][0]}: empty: there is nothing to segment")
-    done = reduce(add, found)
-    layers = " / ".join(f"{n:,}" for n in done.layers)
-    print(f"{layers} updates of {done.all:,} ({done.saved:.0%} saved)", file=sys.stderr)
+    print(reduce(add, found).description(), file=sys.stderr)
 
 
 def texts_to_segment(asked: flags.Segment, model: TextModel) -> Iterator[tuple[str, AbstractContextManager[IO[bytes]]]]:
