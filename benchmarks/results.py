@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import subprocess
 import textwrap
 from pathlib import Path
@@ -147,8 +148,10 @@ def full_table() -> str:
 
 
 def continued(command: str) -> str:
-    """In lines that fit the page, all but the last ending in a backslash."""
-    return " \\\n    ".join(textwrap.wrap(command, 110, break_long_words=False, break_on_hyphens=False))
+    """In lines that fit the page, broken before flags, all but the last ending in a backslash."""
+    whole = re.sub(" (?!--)", "\0", command)  # a flag stays with its value
+    lines = textwrap.wrap(whole, 86, break_long_words=False, break_on_hyphens=False)
+    return " \\\n    ".join(lines).replace("\0", " ")
 
 
 def short_table() -> str:
