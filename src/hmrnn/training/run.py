@@ -257,8 +257,8 @@ def description(training: Training, asked_for: bool) -> str:
     return (
         f"{task.description()}\n"
         f"{model.config.model} {list(model.config.hidden_sizes)}, {weights:,} weights; engine {model.rnn.engine} "
-        f"({reason}), {precision}; on {description_of(training.device)}, threads: {torch.get_num_threads()}, "
-        f"processes: {training.processes.world}\n"
+        f"({reason}), {precision}; on {description_of(training.device)}; "
+        f"threads: {torch.get_num_threads()}, processes: {training.processes.world}\n"
         f"{task.epochs.first:,} updates an epoch"
     )
 
