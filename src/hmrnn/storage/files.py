@@ -165,7 +165,7 @@ def descriptor_of(path: Path) -> int | None:
     descriptors = os.path.realpath("/dev/fd")
     while path.exists():  # so its links have an end
         folder = os.path.realpath(path.parent)
-        if folder == descriptors:
+        if folder == descriptors and path.name.isdecimal():
             return int(path.name)
         if not path.is_symlink():
             break
