@@ -144,7 +144,11 @@ def test_saving_and_loading(tmp_path):
         SeriesModel.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["[]", '{"columns": [1]}', '{"columns": []}', "{", '{"columns": "abc"}'])
+@pytest.mark.parametrize(
+    "content",
+    ["[]", '{"columns": [1]}', '{"columns": []}', "{", '{"columns": "abc"}', "[" * 100_000],
+    ids=lambda own: own[:20],
+)
 def test_columns_that_are_none_are_refused(tmp_path, content):
     from hmrnn.domains.series.model import read_columns
 
