@@ -125,8 +125,7 @@ def test_events_that_can_not_be_written_are_named(tmp_path):
     with small_files(300):
         board = Board(tmp_path, 0)
         with pytest.raises(OSError, match=os.strerror(errno.EFBIG)) as told:
-            for update in range(100):
-                board.show(update, loss=1.0)
+            board.show(1, rates=[0.5] * 100)
         assert told.value.filename == str(board.path)
     board.close()
 
