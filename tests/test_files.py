@@ -72,6 +72,19 @@ def test_no_link_in_a_run_is_followed(tmp_path, monkeypatch, by_descriptor):
     assert files.names_in(run / "nothing") == []
 
 
+@pytest.mark.skipif(os.open not in os.supports_dir_fd, reason="this system can't name files by a folder's descriptor")
+def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(tmp_path):
+    best, moved, other = (tmp_path / name for name in ("best", "moved", "other"))
+    best.mkdir()
+    other.mkdir()
+    with files.writing(best / "file") as file:
+        best.rename(moved)
+        best.symlink_to(other)
+        file.write(b"new")
+    assert [path.name for path in moved.iterdir()] == ["file"]
+    assert not list(other.iterdir())
+
+
 def test_a_file_that_is_too_large_is_not_read(tmp_path):
     (tmp_path / "file").touch()
     os.truncate(tmp_path / "file", 1 << 40)

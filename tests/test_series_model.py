@@ -144,7 +144,11 @@ def test_saving_and_loading(tmp_path):
         SeriesModel.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["[]", '{"columns": [1]}', '{"columns": []}', "{", '{"columns": "abc"}'])
+@pytest.mark.parametrize(
+    "content",
+    ["[]", '{"columns": [1]}', '{"columns": []}', "{", '{"columns": "abc"}', "[" * 100_000],
+    ids=lambda own: own[:20],
+)
 def test_columns_that_are_none_are_refused(tmp_path, content):
     from hmrnn.domains.series.model import read_columns
 
@@ -235,11 +239,18 @@ ODD = [
     np.zeros((2, 5, 3)),
     np.zeros((5, 3), complex),
     np.array([["a", "b", "c"]]),
+    torch.zeros(5, 3, dtype=torch.cfloat),
     [[1]],
+    [[1, 2, 3], [4]],
+    [[1, 2, 3], 4],
+    ((1, 2, 3), (4,)),
+    [["a", "b", "c"]],
+    [[{}, 1, 2]],
+    [[10**400, 1, 2]],
 ]
 
 
-@pytest.mark.parametrize("points", ODD, ids=lambda points: str(np.asarray(points).shape))
+@pytest.mark.parametrize("points", ODD, ids=lambda points: repr(points)[:20])
 def test_a_sequence_of_another_shape_is_refused(points):
     model = make_model()
     for ask in (model.segment, model.log_likelihood, model.generate):
@@ -253,5 +264,7 @@ def test_a_sequence_is_an_array_a_tensor_or_a_list():
     for same in (torch.from_numpy(points), points.tolist(), points.astype(np.float64)):
         assert model.log_likelihood(same) == expected
         assert len(model.segment(same).layers) == len(model.segment(points).layers)
-    assert model.log_likelihood([[None] * 3, *points.tolist()]) < expected, "one more is predicted"
+    for empty in ([None] * 3, (None,) * 3):
+        assert model.log_likelihood([empty, *points.tolist()]) < expected, "one more is predicted"
+    assert model.log_likelihood(((None,) * 3, *points.tolist())) < expected
     assert np.isfinite(model.log_likelihood(np.full((4, 3), 1e300)))

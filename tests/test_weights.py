@@ -82,16 +82,24 @@ def test_native_refuses_a_weight_that_a_layer_has_not(l, name):
         forward(rnn)
 
 
-def negative(tensor: Tensor) -> Tensor:
-    """The same numbers, in a tensor whose memory holds their negatives."""
-    lazy = torch.complex(torch.zeros_like(tensor), -tensor).conj().imag
-    assert lazy.is_neg()
-    return lazy
+def imaginary(tensor: Tensor) -> Tensor:
+    """The same numbers, in a tensor whose memory holds their negatives, with gaps between them."""
+    return torch.complex(torch.zeros_like(tensor), -tensor).conj().imag
+
+
+def in_one_piece(tensor: Tensor) -> Tensor:
+    """The same without gaps."""
+    return torch._neg_view(-tensor)
+
+
+NEGATIVES = [imaginary, in_one_piece]
 
 
 @pytest.mark.parametrize("what", ["x", "state", "boundaries", "weights"])
 @pytest.mark.parametrize("one", [False, True])
-def test_tensors_that_are_negated_lazily(what, one):
+@pytest.mark.parametrize("negative", NEGATIVES)
+def test_tensors_that_are_negated_lazily(what, one, negative):
+    assert negative(X).is_neg()
     rnn, x = network(), X[0] if one else X
     generator = torch.Generator().manual_seed(2)
     sizes = rnn.hidden_sizes
@@ -119,7 +127,8 @@ def test_tensors_that_are_negated_lazily(what, one):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_gradient_that_is_negated_lazily(engine):
+@pytest.mark.parametrize("negative", NEGATIVES)
+def test_a_gradient_that_is_negated_lazily(engine, negative):
     rnn = network(engine).double()
     x = X.double().requires_grad_()
     out, state = rnn(x)

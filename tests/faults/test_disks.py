@@ -20,6 +20,7 @@ from support.faults.runs import DAMAGE, FLAGS, PARTS, call, copy, reason, refuse
 
 from hmrnn.domains.strokes.data.lines import iam_lines
 from hmrnn.storage.cache import SETTLED
+from hmrnn.training.board import Board
 
 KINDS = ("text", "strokes", "series")
 MANY = [3, pytest.param(100, marks=pytest.mark.faults)]  # pieces of damage
@@ -117,6 +118,16 @@ def test_every_write_names_its_file_and_leaves_nothing_half(runs, tmp_path, name
             refused(*command, because=str(out))
         assert list(out.iterdir()) == []
         out.rmdir()
+
+
+def test_events_that_can_not_be_written_are_named(tmp_path):
+    """Of the file of TensorBoard alone: in a run, metrics.jsonl is full before it."""
+    with small_files(300):
+        board = Board(tmp_path, 0)
+        with pytest.raises(OSError, match=os.strerror(errno.EFBIG)) as told:
+            board.show(1, rates=[0.5] * 100)
+        assert told.value.filename == str(board.path)
+    board.close()
 
 
 # Read-only, or gone

@@ -245,6 +245,27 @@ def test_an_output_that_is_no_file(runs, folder, tmp_path, kind):
             path.unlink()
 
 
+def test_an_output_that_is_open_already(runs, tmp_path):
+    """Whoever opened it said whether to append."""
+    log, link = tmp_path / "log", tmp_path / "link"
+    log.write_text("before\n")
+    with log.open("a") as opened:
+        link.symlink_to(f"/dev/fd/{opened.fileno()}")
+        for out in (os.readlink(link), link):
+            succeeded("segment", runs["text"], "--out", out, stdin=b"The value")
+    assert log.read_text() == "before\n" + 2 * succeeded("segment", runs["text"], stdin=b"The value").stdout
+
+
+@pytest.mark.faults
+def test_standard_output_as_an_output(runs, tmp_path):
+    """It is appended to as the shell was asked, and gets the answer alone."""
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    command = f"printf 'The value' | '{sys.executable}' -m hmrnn segment '{runs['text']}' --out /dev/stdout >>'{log}'"
+    subprocess.run(command, shell=True, check=True, timeout=600)
+    assert log.read_text() == "before\n" + succeeded("segment", runs["text"], stdin=b"The value").stdout
+
+
 @pytest.mark.parametrize(
     ("closed", "told"),
     [(">&-", b"output"), *(pytest.param(*how, marks=pytest.mark.faults) for how in (("<&-", b"empty"), ("2>&-", b"")))],

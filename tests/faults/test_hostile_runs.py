@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -82,6 +83,17 @@ def test_nothing_in_a_checkpoint_is_executed(runs, tmp_path, name):
     assert not witness.exists()
     assert pickle.loads(pickle.dumps(bomb))["model"] == 0, "the bomb is a real one"
     assert witness.exists()
+
+
+def test_no_module_that_a_checkpoint_names_is_imported(runs, tmp_path, monkeypatch):
+    """Importing one is to run its code."""
+    (tmp_path / "named.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    run = older(copy(runs["text"], tmp_path))
+    whole = (run / "training.pt").read_bytes()
+    older(run, changed_pickle(whole, "archive/data.pkl", b"\x80\x02cnamed\nthing\n."))
+    refused(*resume(run, "text"), because="it names named thing")
+    assert not (tmp_path / "executed").exists()
 
 
 # Memory
@@ -172,6 +184,17 @@ def test_a_checkpoint_that_is_packed(runs, tmp_path, name, megabytes):
         refused(*resume(run, name), because="training.pt")
     (run / "training.pt").write_bytes(whole)
     succeeded(*resume(run, name))
+
+
+def test_a_checkpoint_that_is_packed_and_yet_not_larger(runs, tmp_path):
+    """Unpacking may take memory of its own: LZMA as much as the file asks for."""
+    run = older(copy(runs["text"], tmp_path))
+    whole = (run / "training.pt").read_bytes()
+    with zipfile.ZipFile(io.BytesIO(whole)) as before, zipfile.ZipFile(run / "training.pt", "w") as after:
+        for entry in before.namelist():
+            after.writestr(entry, before.read(entry), zipfile.ZIP_LZMA)
+        after.writestr("filling", bytes(len(whole)))
+    refused(*resume(run, "text"), because="it is packed")
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -387,15 +410,32 @@ def test_weights_of_another_type(runs, tmp_path, name, dtype, which):
 
 
 def test_json_without_end(runs, tmp_path, name):
-    for part in ("config.json", "metrics.jsonl"):
+    """Brackets within brackets, and a checksum that fits."""
+    deep = "[" * 200_000
+    for part in ("config.json", "metrics.jsonl", *json.loads((runs[name] / "config.json").read_text())["files"]):
         run = copy(runs[name], tmp_path)
+        if part not in ("config.json", "metrics.jsonl"):
+            reseal(run, files={part: hashlib.sha256(deep.encode()).hexdigest()})
         for path in run.rglob(part):
-            path.write_text("[" * 200_000)
+            path.write_text(deep)
         for command in (["eval", run], resume(run, name)):
             done = call(*command)
-            assert done.returncode == (part == "config.json"), done.stderr
+            # A run goes on without its metrics, and without what follows from its data.
+            needed = part == "config.json" or (command[0] == "eval" and part != "metrics.jsonl")
+            assert done.returncode == 1 if needed else done.returncode in (0, 1), done.stderr
             if done.returncode:
                 reason(done.stderr, part)
+
+
+@pytest.mark.parametrize("megabytes", [256, pytest.param(1024, marks=SLOW)])
+def test_metrics_are_read_line_by_line(runs, tmp_path, megabytes):
+    """With holes, and up to the largest size that they may have: they take time, but no memory."""
+    run = copy(runs["text"], tmp_path)
+    os.truncate(run / "metrics.jsonl", megabytes << 20)
+    with bounded(megabytes=192):
+        refused("plot", run, "--out", tmp_path / "curves.png", because="metrics.jsonl: line")
+        succeeded(*resume(run, "text"))
+    assert (run / "metrics.jsonl").stat().st_size < 1 << 20, "what is no record is dropped"
 
 
 @pytest.mark.parametrize("form", ["zeros", pytest.param("one line", marks=SLOW)])

@@ -101,3 +101,16 @@ def test_text_that_is_asked_for_is_not_obeyed_by_a_terminal(tmp_path, folder, mo
         assert not {"\x1b", "\x07", "\r"} & set(shown)
         assert {"\t", "\n", "\u200d"} <= set(shown)
         assert "\\x1b" in shown
+
+
+def test_the_name_of_an_output_is_not_obeyed_by_a_terminal(runs, folder, tmp_path, monkeypatch, name):
+    """Into a pipe it goes as it is, so that another program can open it."""
+    out, drawn = tmp_path / "\x1b]0;obey\x07.svg", [] if name == "text" else [["generate", "--max-new", "3"]]
+    for command in (["plot"], ["figure", "--kind", "training"], ["segment", folder / FLAGS[name][1]], *drawn):
+        arguments = [command[0], runs[name], *command[1:], "--out", out]
+        assert str(out) in succeeded(*arguments).stdout
+        with monkeypatch.context() as patch:
+            patch.setattr(io, "TextIOWrapper", Terminal)
+            shown = succeeded(*arguments).stdout
+        assert "\\x1b]0;obey\\x07.svg" in shown
+        assert not {"\x1b", "\x07"} & set(shown)

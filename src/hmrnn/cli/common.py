@@ -17,11 +17,13 @@ from hmrnn.cli import flags
 from hmrnn.config import RunConfig, UsageError
 from hmrnn.domains import DOMAINS
 from hmrnn.printable import for_stream, printable
-from hmrnn.storage.files import finite, writing_out
+from hmrnn.storage.files import descriptor_of, finite, writing_out
 from hmrnn.structure.scores import Scores, score_summary, score_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+STANDARD_OUTPUT = 1  # its descriptor
 
 
 def matplotlib_figures(module: str) -> Any:
@@ -127,7 +129,8 @@ def output(out: Path | None, is_file: bool = True) -> Iterator[TextIO]:
         text = TextIOWrapper(cast(BinaryIO, file), encoding="utf-8", errors="replace", newline="")
         yield text
         text.detach()  # flushes
-    print(for_stream(str(out)))
+    if descriptor_of(out) != STANDARD_OUTPUT:
+        print(for_stream(str(out)))
 
 
 def print_json(answer: dict[str, Any]) -> None:

@@ -146,14 +146,31 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 @contextmanager
 def writing_out(path: Path) -> Iterator[IO[bytes]]:
-    """The same of a file that a user names: links lead where they lead, and a device or a pipe, as of `>(gzip)`, is
-    written to. Renaming would put a file in its place, also in that of /dev/null."""
-    if path.exists() and not path.is_file() and not path.is_dir():
+    """The same of a file that a user names: links lead where they lead, and what is open already, a device or a pipe,
+    as of `>(gzip)`, is written to. Renaming would put a file in its place, also in that of /dev/null."""
+    if (opened := descriptor_of(path)) is not None:
+        with named(path), os.fdopen(os.dup(opened), "wb") as file:
+            yield file
+    elif path.exists() and not path.is_file() and not path.is_dir():
         with named(path), path.open("wb") as file:
             yield file
     else:
         with writing(Path(os.path.realpath(path))) as file:
             yield file
+
+
+def descriptor_of(path: Path) -> int | None:
+    """What a path such as /dev/stdout or /dev/fd/3 stands for, if it does. Whoever opened it said whether to append,
+    which opening it once more by its name would forget."""
+    descriptors = os.path.realpath("/dev/fd")
+    while path.exists():  # so its links have an end
+        folder = os.path.realpath(path.parent)
+        if folder == descriptors and path.name.isdecimal():
+            return int(path.name)
+        if not path.is_symlink():
+            break
+        path = Path(folder, os.readlink(path))
+    return None
 
 
 def remove(path: Path) -> None:

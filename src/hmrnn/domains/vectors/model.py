@@ -138,12 +138,16 @@ class VectorModel(Pretrained, Generic[OwnDensity]):
 
     def checked(self, points: Line) -> Line:
         """(T, D) float32, of an array, a tensor or a list of vectors, in which None is missing."""
-        given = points.detach().cpu().float().numpy() if isinstance(points, Tensor) else points
-        values = np.asarray(given, dtype=np.float64 if isinstance(given, list) else None)
+        given: Any = points
+        if isinstance(points, Tensor):
+            given = (points.float() if points.is_floating_point() else points).detach().cpu().numpy()
+        wanted = f"a sequence must be numbers of shape (T, {len(self.mean)})"
+        try:
+            values = np.asarray(given, dtype=np.float64 if isinstance(given, (list, tuple)) else None)
+        except (ValueError, TypeError, OverflowError):  # NumPy's sentence knows nothing of sequences
+            raise ValueError(f"{wanted}; got lists of unequal length, or of something other than numbers") from None
         if values.ndim != 2 or values.shape[1] != len(self.mean) or values.dtype.kind not in "fiub":
-            raise ValueError(
-                f"a sequence must be numbers of shape (T, {len(self.mean)}); got {values.dtype} of shape {values.shape}"
-            )
+            raise ValueError(f"{wanted}; got {values.dtype} of shape {values.shape}")
         with np.errstate(over="ignore"):  # what is too far away is put at FAR
             return values.astype(np.float32, copy=False)
 
