@@ -6,7 +6,7 @@
 Small models, one for each variant, corpus and seed, as many at a time as there are cores. What came of each is a line
 of detectors.jsonl beside this file (--results names another), and is not measured again: whoever changes how a variant
 is trained, here or in the library, deletes its lines. Models in the making, and table.md and figure.svg of all results
-so far, are in --out. A detector is active if it fires on 2 to 90 % of the symbols; a model, if all its detectors do, and
+so far, are in --out. A detector is active if it fires on 2 to 90 % of the symbols; a model, if all its detectors do and
 each fires less often than the one below.
 
 The recipe was chosen by looking at the corpora of the study. Two more, which are read only if they are named, were not
