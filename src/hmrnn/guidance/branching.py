@@ -132,7 +132,7 @@ class Branching:
         sides = "forward and backward" if self.direction == "both" else "forward"
         place = "last symbol of a segment" if self.delay == 0 else "first symbol after a segment"
         return (
-            f"target rates {rates}, chosen from the text ({self.bits:.3f} bits per symbol; {sides} entropy, "
+            f"target rates {rates} (the text in segments: {self.bits:.3f} bits per symbol; {sides} entropy, "
             f"context {self.context}); detectors learn to fire on the {place}"
         )
 

@@ -150,5 +150,5 @@ class TextTask:
         taught = f"\n{self.taught.description()}" if self.taught else ""
         return self.left_out + (
             f"{self.about_data}; {len(self.train):,} to train on, {len(self.valid):,} to validate; "
-            f"{self.symbols_per_update:,} an update{taught}"
+            f"{self.symbols_per_update:,} in each update{taught}"
         )
