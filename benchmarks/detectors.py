@@ -1,4 +1,4 @@
-"""A study of the boundary detectors: which settings make detectors that live, and find structure, whatever the seed.
+"""A study of the boundary detectors: which settings keep detectors active and find structure, whatever the seed.
 
     python benchmarks/detectors.py --out runs/detectors      # everything: hours; it goes on where it stopped
     python benchmarks/detectors.py --out runs/detectors --variants paper recipe --corpora planted --seeds 0 1
@@ -6,7 +6,7 @@
 Small models, one for each variant, corpus and seed, as many at a time as there are cores. What came of each is a line
 of detectors.jsonl beside this file (--results names another), and is not measured again: whoever changes how a variant
 is trained, here or in the library, deletes its lines. Models in the making, and table.md and figure.svg of all results
-so far, are in --out. A detector is alive if it fires on 2 to 90 % of the symbols; a model, if all its detectors do, and
+so far, are in --out. A detector is active if it fires on 2 to 90 % of the symbols; a model, if all its detectors do and
 each fires less often than the one below.
 
 The recipe was chosen by looking at the corpora of the study. Two more, which are read only if they are named, were not
@@ -161,7 +161,7 @@ def measured(model: TextModel, run: TextRunConfig, data: TextData) -> dict[str, 
     return answer
 
 
-def alive(rates: list[float]) -> bool:
+def active(rates: list[float]) -> bool:
     falls = all(below > above for below, above in pairwise(rates))
     return falls and all(ALIVE[0] <= rate <= ALIVE[1] for rate in rates)
 
@@ -201,7 +201,7 @@ class Results:
 
 def table(found: Mapping[tuple[str, str], list[dict[str, Any]]]) -> str:
     lines = [
-        "| corpus | variant | seeds | bits | alive | rates | events | F1, layer 1 | random | F1, layer 2 | random |",
+        "| corpus | variant | seeds | bits | active | rates | events | F1, layer 1 | random | F1, layer 2 | random |",
         "|" + "---|" * 11,
     ]
     mean = statistics.mean
@@ -214,12 +214,12 @@ def table(found: Mapping[tuple[str, str], list[dict[str, Any]]]) -> str:
             " / ".join(f"{mean(values):.2f}" for values in zip(*(r[name] for r in own), strict=True))
             for name in ("rates", "events")
         )
-        living = sum(alive(r["rates"]) for r in own)
+        kept = sum(active(r["rates"]) for r in own)
         first, second = ([r[f"layer {l}"] for r in own] for l in (1, 2))
         scores = [r["f1"] for r in first]
         f1 = f"{mean(scores):.2f} ({min(scores):.2f} to {max(scores):.2f})"
         lines.append(
-            f"| {corpus} | {name} | {len(own)} | {bits} | {living} of {len(own)} | {rates} | {events} | {f1} | "
+            f"| {corpus} | {name} | {len(own)} | {bits} | {kept} of {len(own)} | {rates} | {events} | {f1} | "
             f"{mean(r['random'] for r in first):.2f} | {mean(r['f1'] for r in second):.2f} | "
             f"{mean(r['random'] for r in second):.2f} |"
         )
@@ -229,18 +229,18 @@ def table(found: Mapping[tuple[str, str], list[dict[str, Any]]]) -> str:
 def summary(found: Mapping[tuple[str, str], list[dict[str, Any]]]) -> str:
     """A table of all models whose detectors are not guided, corpus by corpus."""
     lines = [
-        "| corpus | models, not guided | alive | F1, layer 1: mean, best | correlation of its rate with bits |",
+        "| corpus | models, not guided | active | F1, layer 1: mean, best | correlation of its rate with bits |",
         "|" + "---|" * 5,
     ]
     free = [name for name in VARIANTS if VARIANTS[name].training.get("guided_updates") == 0]
     for corpus in dict.fromkeys(corpus for corpus, _ in found):
         own = [r for name in free for r in found.get((corpus, name), [])]
         if len(own) >= 10:  # fewer tell nothing
-            living = sum(alive(r["rates"]) for r in own)
+            kept = sum(active(r["rates"]) for r in own)
             scores = [r["layer 1"]["f1"] for r in own]
             together = statistics.correlation([r["rates"][0] for r in own], [r["bits"] for r in own])
             f1 = f"{statistics.mean(scores):.2f}, {max(scores):.2f}"
-            lines.append(f"| {corpus} | {len(own)} | {living} | {f1} | {together:.2f} |")
+            lines.append(f"| {corpus} | {len(own)} | {kept} | {f1} | {together:.2f} |")
     return "\n".join(lines) + "\n" if len(lines) > 2 else ""
 
 
@@ -261,7 +261,7 @@ def figure(found: Mapping[tuple[str, str], list[dict[str, Any]]], path: Path) ->
         dots(rates, detect, COLOURS[1], lambda r: r["rates"][1])
         dots(rates, detect, COLOURS[0], lambda r: r["rates"][0])
         dots(bits, models, "#000000", lambda r: r["bits"])
-        f1.set_title(f"{corpus}: F1 of layer 1 (hollow: not alive; |: random)", fontsize=9)
+        f1.set_title(f"{corpus}: F1 of layer 1 (hollow: not active; |: random)", fontsize=9)
         rates.set_title(f"{corpus}: rates of layers 1 (blue) and 2", fontsize=9)
         bits.set_title(f"{corpus}: bits per character", fontsize=9)
         f1.set_yticks(range(len(rows)), rows)
@@ -274,8 +274,8 @@ def figure(found: Mapping[tuple[str, str], list[dict[str, Any]]], path: Path) ->
 
 
 def dots(axes: Any, models: list[tuple[int, dict[str, Any]]], colour: str, value: Callable[[Any], float]) -> None:
-    """A point for each model in its row, hollow where it is not alive. One without detectors can't die."""
-    faces = [colour if alive(r.get("rates", [])) else "none" for _, r in models]
+    """A point for each model in its row, hollow where its detectors are not active. One without detectors is filled."""
+    faces = [colour if active(r.get("rates", [])) else "none" for _, r in models]
     axes.scatter([value(r) for _, r in models], [y for y, _ in models], 25, facecolors=faces, edgecolors=colour)
 
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +141,17 @@ def full_table() -> str:
             f"| `{name}` | {measure(r)} | {r['model']} {shape(r)} | {r['weights']:,} | "
             f"{r['updates']:,} | {r['epochs']:.1f} | {r['hours']:.1f} | {r['cores']} | {r['precision']} | {r['seed']} |"
         )
-    commands = [f"{r['command']}  # {name}, commit {r['commit'][:7]}, {r['processor']}" for name, r in results()]
+    commands = [
+        f"# {name}, commit {r['commit'][:7]}, {r['processor']}\n{continued(r['command'])}" for name, r in results()
+    ]
     return "\n".join([*lines, "", "```sh", *commands, "```"])
+
+
+def continued(command: str) -> str:
+    """In lines that fit the page, broken before flags, all but the last ending in a backslash."""
+    whole = re.sub(" (?!--)", "\0", command)  # a flag stays with its value
+    lines = textwrap.wrap(whole, 86, break_long_words=False, break_on_hyphens=False)
+    return " \\\n    ".join(lines).replace("\0", " ")
 
 
 def short_table() -> str:
@@ -165,7 +176,7 @@ def measure(result: dict[str, Any]) -> str:
     if "bits_per_character" in result:
         return f"{result['bits_per_character']:.3f} bits per character"
     usual = result["log_likelihood_at_usual_floor"]
-    return f"{result['log_likelihood']:.0f} nats a line ({usual:.0f} with deviations of at least exp(-6))"
+    return f"{result['log_likelihood']:.0f} nats a line ({usual:.0f} with σ ≥ e⁻⁶)"
 
 
 def tables() -> None:

@@ -262,7 +262,7 @@ def test_segment(trained, tmp_path):
     (tmp_path / "text.txt").write_text(text)
     done = run("segment", str(trained), str(tmp_path / "text.txt"))
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^400 / \d+ / \d+ updates of 1,200 \(\d+% saved\)$", done.stderr, re.MULTILINE)
+    assert re.search(r"^400 / \d+ / \d+ updates of 1,200: \d+% saved by COPY$", done.stderr, re.MULTILINE)
     piped = run("segment", str(trained), input=text)
     assert piped.stdout == done.stdout
     answer = json.loads(run("segment", str(trained), "-", "--format", "json", input=text).stdout)
@@ -360,6 +360,30 @@ def test_bad_usage_exits_with_2(trained):
         assert done.returncode == 2, arguments
         assert re.search(what, done.stderr + done.stdout), (what, done.stderr)
         assert "Traceback" not in done.stderr
+
+
+def test_a_refused_setting_is_told_in_one_line_that_names_the_command(tmp_path):
+    for *command, flag, value in [
+        ("train", "text", "--average", "2"),
+        ("train", "strokes", "--writing.lines", "0"),
+        ("eval", "builtin", "--device", "moon"),
+    ]:
+        done = run(*command, flag, value, cwd=tmp_path)
+        asked = " ".join(word for word in command if word != "builtin")
+        assert re.fullmatch(
+            rf"hmrnn: .*{flag[2:].split('.')[-1]}.*{value}.*\(see hmrnn {asked} --help\)\n", done.stderr
+        )
+        assert done.returncode == 2
+
+
+def test_a_model_without_a_record_of_training_has_its_other_figures(tmp_path):
+    done = run("figure", "builtin", "--out", "all", "--symbols", "9", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "metrics.jsonl" in done.stderr
+    assert sorted(path.stem for path in (tmp_path / "all").glob("*.svg")) == ["boundaries", "classes", "norms"]
+    alone = run("figure", "builtin", "--out", "all", "--kind", "training", cwd=tmp_path)
+    assert alone.returncode == 1
+    assert re.fullmatch(r"hmrnn: .*metrics\.jsonl.*not a training run\n", alone.stderr)
 
 
 def test_failures_exit_with_1_and_say_what_to_do(trained, tmp_path):

@@ -231,6 +231,14 @@ def test_importing_hmrnn_is_quick():
     assert min(map(float, times)) < 0.15
 
 
+@pytest.mark.parametrize("name", ["builtin", "builtin-strokes"])
+def test_a_model_is_loaded_without_the_compiler_of_torch(name):
+    """To import that takes longer than all the rest of a short command."""
+    code = "import sys, hmrnn; hmrnn.{}.from_pretrained('{}'); sys.exit('torch._dynamo' in sys.modules)"
+    kind = "TextModel" if name == "builtin" else "StrokeModel"
+    subprocess.run([sys.executable, "-c", code.format(kind, name)], check=True)
+
+
 @pytest.mark.timed
 def test_a_short_text_is_segmented_soon():
     """In processor time, so that a busy machine matters little."""

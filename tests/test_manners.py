@@ -375,7 +375,8 @@ def documented() -> list[tuple[str, Any]]:
     for name, kind in list(found):
         if inspect.isclass(kind):
             found += [(f"{name}.{own}", getattr(kind, own)) for own in vars(kind) if not own.startswith("_")]
-    return [(name, one) for name, one in found if inspect.isroutine(one) or inspect.isclass(one)]
+    kinds = (inspect.isroutine, inspect.isclass, inspect.isdatadescriptor)
+    return [(name, one) for name, one in found if any(is_one(one) for is_one in kinds)]
 
 
 def test_docstrings_are_sentences():

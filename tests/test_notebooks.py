@@ -130,7 +130,9 @@ def test_tables(model, monkeypatch):
     found = model.segment("The value of it")
     table = found.to_dataframe()
     assert list(table.columns) == ["layer", "start", "end", "closed", "text", "surprisal"]
-    assert len(table) == sum(map(len, found.layers))
+    assert len(table) == sum(map(len, found.layers)) > len(found.layers[0])
+    places = list(zip(table.start, table.layer, strict=True))
+    assert places == sorted(places)
     first = table[table.layer == 1]
     assert "".join(first.text) == "The value of it"
     assert first.surprisal.sum() == pytest.approx(found.steps.surprisal[1:].sum().item())

@@ -44,7 +44,9 @@ def commands(page: Path) -> list[str]:
 
 
 def lines(block: str) -> list[str]:
-    return [line for line in block.splitlines() if line.strip()]
+    """The commands of a block. One that ends in a backslash goes on in the next line."""
+    joined = block.replace("\\\n", " ").splitlines()
+    return [line for line in joined if line.strip() and not line.startswith("#")]
 
 
 # What is asked of some blocks once they have run: that the words which they promise are found.

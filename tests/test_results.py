@@ -59,7 +59,18 @@ def test_a_run_is_finished_once_and_stands_in_the_tables(results, text_file, tmp
             assert text.endswith(f"\n{results.END}\nafter\n")
             assert text.count("1.235") == 1
             assert "old" not in text
-    assert "hmrnn train text …  # ptb-hm, commit 0123456" in (tmp_path / "docs/results.md").read_text()
+    page = (tmp_path / "docs/results.md").read_text()
+    assert "# ptb-hm, commit 0123456" in page
+    assert "\nhmrnn train text …\n" in page
+
+
+def test_long_commands_continue_on_the_next_line(results):
+    command = "hmrnn train strokes --data iam-ondb " + " ".join(f"--flag-{n} value" for n in range(12))
+    lines = results.continued(command).splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 120
+    assert all(line.endswith(" \\") for line in lines[:-1])
+    assert " ".join(lines).replace("\\", "").split() == command.split()
 
 
 def test_handwriting_is_told_at_both_floors(results, text_file, tmp_path, monkeypatch):

@@ -78,6 +78,9 @@ def test_a_parametrized_network_steps_with_what_it_computes_with():
     rnn = network()
     nn.utils.parametrize.register_parametrization(rnn.layers[0], "U", nn.Tanh())
     torch.testing.assert_close(steps(rnn, X), whole(rnn, X), rtol=0, atol=1e-5)
+    with torch.no_grad():
+        rnn.layers[0].parametrizations.U.original.mul_(-3)
+    torch.testing.assert_close(steps(rnn, X), whole(rnn, X), rtol=0, atol=1e-5)
 
 
 def test_a_copy_of_a_network_and_of_a_state_steps_on():

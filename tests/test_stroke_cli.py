@@ -187,7 +187,7 @@ def test_generate_goes_on_from_a_file(trained, own_lines, tmp_path):
 def test_segment(trained, own_lines):
     told = run("segment", str(trained), str(own_lines))
     assert told.returncode == 0, told.stderr
-    line = r"line \d: points: \d+; pen strokes: \d+; segments of layer 1: \d+; segments of layer 2: \d+; .* saved\)\n"
+    line = r"line \d: points: \d+; pen strokes: \d+; segments of layer 1: \d+; segments of layer 2: \d+; .* by COPY\n"
     assert re.fullmatch(f"({line}){{3}}", told.stdout)
     answer = json.loads(run("segment", str(trained), str(own_lines), "--format", "json").stdout)
     assert answer["unit"] == "point"

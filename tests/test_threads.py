@@ -65,9 +65,11 @@ assert os.waitpid(pid, 0)[1] == 0
 """
 
 
-def test_a_forked_process_has_threads_of_its_own():
-    """It takes none along: those of OpenMP would never answer. (Nor do they answer torch, if it asks them.)"""
-    (line,) = run(FORKED)
+@pytest.mark.parametrize("environment", [{}, {"OMP_DYNAMIC": "true"}], ids=["OpenMP's", "our own"])
+def test_a_forked_process_has_threads_of_its_own(environment):
+    """It takes none along, of whichever kind they are: those of OpenMP would never answer. (Nor do they answer torch,
+    if it asks them.)"""
+    (line,) = run(FORKED, **environment)
     assert line == "3 True"
 
 

@@ -229,7 +229,7 @@ class TrainingConfig:
     learning_rate: float = 0.002
     """Initial learning rate of Adam."""
     learning_rate_divisor: float = 50.0
-    """Divide the learning rate by this once validation stops improving (patience). It ends training the second time."""
+    """Divide the learning rate by this when validation stops improving (patience). The second time, training ends."""
     patience: int = 1
     """Validations in a row without improvement after which validation counts as having stopped improving."""
     cooldown: float = 0.0
@@ -252,8 +252,8 @@ class TrainingConfig:
     Reduce it if gradients explode."""
     target_rate: float | Literal["auto"] = "auto"
     """Share of the steps at which the first detector should fire: 0.2 for segments of 5 steps. Each detector above
-    fires a quarter as often as the one below. auto finds the rates of all layers in the training text; 0.25 where there
-    is none."""
+    fires a quarter as often as the one below. auto: for text, rates of all layers that are found in the training part;
+    for strokes and series, 0.25."""
     uncertainty_weight: float = 0.1
     """Weight of the auxiliary loss that teaches detectors where to fire; 0 for none.
     While it acts, the straight-through gradient is reduced."""
@@ -321,7 +321,7 @@ class ReadingConfig:
     checkpoint: Literal["best", "last"] = "best"
     """Which model of the run: the one with the best validation, or the last. Only best is averaged (--average)."""
     engine: EngineName = "auto"
-    """Engine that computes the network. auto uses the fastest available."""
+    """Engine that computes the network. auto: native on a CPU, or events without it; reference on a GPU."""
     precision: Precision = "auto"
     """Precision of matrix products. auto uses that of the run."""
     device: Device = "auto"

@@ -38,6 +38,10 @@ class LayerWeights(NamedTuple):
     gain_c: Tensor | None  # (H,)  layer normalisation of c
     bias_c: Tensor | None  # (H,)
 
+    def map(self, f: Callable[[Tensor], Tensor]) -> LayerWeights:
+        """f of every weight that the layer has."""
+        return LayerWeights(*(None if weight is None else f(weight) for weight in self))  # type: ignore[arg-type]
+
 
 class LayerStep(NamedTuple):
     h: Tensor  # (B, H)

@@ -68,7 +68,7 @@ class Piecewise:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the sequence written out: (T, B, H), for instance."""
+        """The shape of the sequence written out: (T, B, H), for instance."""
         return (*self.index.shape, *self.values.shape[1:])
 
     def __repr__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,8 +39,12 @@ def draw_figures(
 ) -> None:
     """Draws figures of these kinds: how runs were trained, and those of `own`, which takes the other kinds."""
     as_file = one_file(asked.out, kinds)
-    made = {"training": draw_training(asked.runs)} if "training" in kinds else {}
     others = [kind for kind in kinds if kind != "training"]
+    made: dict[str, Figure] = {}
+    if others and len(others) < len(kinds) and not os.path.lexists(asked.runs[0] / "metrics.jsonl"):
+        print(f"{printable(asked.runs[0])}: no figure of its training, since metrics.jsonl is missing", file=sys.stderr)
+    elif "training" in kinds:
+        made["training"] = draw_training(asked.runs)
     save_figures({**made, **(own(others) if others else {})}, asked.out, as_file)
 
 

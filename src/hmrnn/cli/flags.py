@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from hmrnn.cli.metavars import Dir
+from hmrnn.cli.parsing import Dir
 from hmrnn.config import (
     STANDARD_INPUT,
     Device,
@@ -82,7 +82,7 @@ class Train(Command):
     data_dir: Dir | None = None
     """Where published data sets are. By default HMRNN_DATA, or ~/.cache/hmrnn."""
     engine: EngineName = "auto"
-    """Engine that computes the network. auto uses the fastest available."""
+    """Engine that computes the network. auto: native on a CPU, or events without it; reference on a GPU."""
     device: Device = "auto"
     """Device: cpu, cuda, cuda:N or mps. auto uses a GPU if CUDA has one. A resumed run keeps its device."""
     tensorboard: bool = False

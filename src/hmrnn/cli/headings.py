@@ -13,7 +13,7 @@ from tyro.conf import OmitArgPrefixes, arg
 from tyro.constructors import MISSING_NONPROP, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
 from hmrnn.cli.flags import Train
-from hmrnn.cli.metavars import REGISTRY, fields_of
+from hmrnn.cli.parsing import REGISTRY, fields_of, refusing
 
 MOST_USED = ("data", "out", "resume", "preset", "minutes", "epochs", "seed")
 # Each with what it is about, and the flags that come first below it.
@@ -83,7 +83,7 @@ def under_headings(info: StructTypeInfo) -> StructConstructorSpec | None:
         marked = Annotated[kind, OmitArgPrefixes, arg(name=heading)]
         shown.append(StructFieldSpec(part_of(heading), marked, MISSING_NONPROP, about))
     shown += [field for field in fields.values() if nested(field)]
-    return StructConstructorSpec(instantiate=made, fields=tuple(shown))
+    return StructConstructorSpec(instantiate=refusing(made), fields=tuple(shown))
 
 
 def part_of(heading: str) -> str:

@@ -15,7 +15,7 @@ from tyro.extras import SubcommandApp
 from hmrnn.cli import read
 from hmrnn.cli import train as training
 from hmrnn.cli.flags import Runs, in_flags
-from hmrnn.cli.metavars import REGISTRY, UNSET, Dir, ending_in_examples
+from hmrnn.cli.parsing import REGISTRY, UNSET, Dir, ending_in_examples
 from hmrnn.config import Stopped, UsageError
 from hmrnn.domains import DOMAINS
 from hmrnn.printable import printable
@@ -29,6 +29,7 @@ EXAMPLES = {
     "plot": ("plot runs/novel runs/other --out curves.svg",),
     "bench": ("bench", "bench --hidden 256 --repeats 3 --plot bench.svg"),
     "build": ("build",),
+    "version": ("version",),
 }
 EXAMPLES["-h"] = EXAMPLES["--help"]
 
@@ -56,7 +57,7 @@ def in_help(what: str) -> Callable[[], None]:
     return command
 
 
-app.command(train, name="train", help="Train a model, or go on training it.")
+app.command(train, name="train", help="Train a model, or continue a run.")
 for domain in DOMAINS.values():
     train.command(name=domain.name)(in_help(f"Train a model to predict {domain.goal}."))
 for name, what in read.COMMANDS.items():
@@ -108,7 +109,7 @@ def bench(
     from hmrnn.devices import resolve
 
     setting = bench.Setting(hidden, batch, steps, rates, layer_norm)
-    with bad_usage():
+    with bad_usage("hmrnn bench"):
         place = resolve(device)
         if plot is not None and place.type != "cpu":
             raise ValueError("--plot draws engines on a CPU")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hmrnn.cli.flags import in_flags
-from hmrnn.cli.metavars import asks_for_help, parsed
+from hmrnn.cli.parsing import asks_for_help, parsed
 from hmrnn.config import UsageError
 from hmrnn.domains import DOMAINS, Domain
 from hmrnn.storage.shipped import located
@@ -40,7 +40,7 @@ def ask(name: str, arguments: Sequence[str]) -> None:
             print(
                 f"These are the flags for runs on {domain.name}. Runs on {others} have their own: {prog} RUN --help\n"
             )
-    with bad_usage():
+    with bad_usage(prog):
         asked = parsed(domain.flags()[name], prog, arguments)
         asked.check()
     asked.look(domain)
@@ -68,9 +68,9 @@ def is_run(place: Path) -> bool:
 
 
 @contextmanager
-def bad_usage() -> Iterator[None]:
-    """A setting that is refused here came from a flag."""
+def bad_usage(command: str) -> Iterator[None]:
+    """A setting that is refused here came from a flag of the command, whose help explains it."""
     try:
         yield
     except ValueError as error:
-        raise UsageError(in_flags(error)) from None
+        raise UsageError(f"{in_flags(error)} (see {command} --help)") from None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hmrnn.cli import headings as headings  # registers how tyro groups the flags
-from hmrnn.cli.metavars import asks_for_help, parsed
+from hmrnn.cli.parsing import asks_for_help, parsed
 from hmrnn.cli.read import bad_usage
 from hmrnn.config import NEVER, RunConfig, Stopped, UsageError
 from hmrnn.domains import Domain
@@ -41,9 +41,10 @@ def train(domain: Domain, arguments: Sequence[str]) -> None:
             start = replace(start, data=replace(start.data, data=printable(start.data.data)))
     start = replace(start, training=replace(start.training, **lifted(seen)))
     flags = domain.flags()["train"]
-    with bad_usage():
+    prog = f"hmrnn train {domain.name}"
+    with bad_usage(prog):
         default = flags(run=start)  # type: ignore[call-arg]
-        asked = parsed(flags, f"hmrnn train {domain.name}", arguments, default=default, description=about(domain))
+        asked = parsed(flags, prog, arguments, default=default, description=about(domain))
         asked.check()
     if seen.resume is not None and seen.preset is not None:
         raise UsageError("--preset can't be combined with --resume: the run has its settings")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from hmrnn.config import ModelConfig, Precision, ReadingConfig
 from hmrnn.devices import resolve
@@ -100,7 +102,7 @@ class Pretrained(nn.Module, ABC):
         if precision != "auto":
             config = replace(config, precision=precision)
         # Built without memory first: a config that asks for more than the weights hold costs nothing.
-        with torch.device("meta"):
+        with shapes_only():
             model = cls.without_weights(directory, config, engine)
         path = directory / "model.safetensors"
         weights, _ = read_tensors(path, size_of(model))
@@ -110,6 +112,24 @@ class Pretrained(nn.Module, ABC):
             raise ValueError(f"{path} does not fit {directory / 'config.json'}: {error}") from None
         model.load_state_dict(weights, assign=True)
         return model.eval().to(device)
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """For tensors without numbers, `normal_` imports torch's compiler, which takes longer than all else that a short
+    command does."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (nn.init.normal_, Tensor.normal_):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """A model that is built in here has the shapes of its weights, and no numbers."""
+    with torch.device("meta"), _NothingDrawn():
+        yield
 
 
 def best_or_last(directory: Path, reading: ReadingConfig) -> Path:

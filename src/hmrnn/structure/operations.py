@@ -76,6 +76,10 @@ class Updates:
         """The share of it that COPY saved."""
         return 1 - sum(self.layers) / self.all if self.steps else 0.0
 
+    def description(self) -> str:
+        layers = " / ".join(f"{count:,}" for count in self.layers)
+        return f"{layers} updates of {self.all:,}: {self.saved:.0%} saved by COPY"
+
     def __add__(self, other: Updates) -> Updates:
         return Updates(tuple(a + b for a, b in zip(self.layers, other.layers, strict=True)), self.steps + other.steps)
 

@@ -67,7 +67,7 @@ class Found:
 
     @property
     def ends(self) -> list[list[int]]:
-        """Of each layer: the last place of each segment, but for one that the end of the sequence cut off."""
+        """The last step of each closed segment, layer by layer."""
         return [[segment.end - 1 for segment in layer if segment.closed] for layer in self.layers]
 
     def to_dataframe(self) -> pandas.DataFrame:

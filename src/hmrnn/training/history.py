@@ -88,7 +88,9 @@ def read_metrics(directory: Path) -> list[dict[str, Any]]:
     """The records of a run."""
     path = directory / "metrics.jsonl"
     if not os.path.lexists(path):
-        raise ValueError(f"{directory}: there is no metrics.jsonl here: this is not a training run")
+        raise ValueError(
+            f"{directory}: there is no metrics.jsonl here, the record of training: this is not a training run"
+        )
     records = []
     for number, line in enumerate(lines_of(path, LONGEST_LINE), 1):
         try:

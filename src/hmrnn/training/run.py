@@ -19,7 +19,7 @@ from hmrnn.engines import ASKED_FOR, choose, native
 from hmrnn.guidance.branching import Branching
 from hmrnn.storage.config_json import check_same
 from hmrnn.storage.files import writing
-from hmrnn.storage.pretrained import check_weights, size_of
+from hmrnn.storage.pretrained import check_weights, shapes_only, size_of
 from hmrnn.training.checkpoint import (
     GIVEN,
     SavedRun,
@@ -155,7 +155,7 @@ def reopen(
 
 def load_fitting(run: RunConfig, data: Data, directory: Path, processes: Processes) -> dict[str, Any]:
     """The checkpoint, unless the settings ask for another model than its own: they must cost no memory before."""
-    with torch.device("meta"):
+    with shapes_only():
         model = DOMAINS[run.kind].build(run, data, "auto")
     rows = min(run.training.batch_size, MOST_ROWS) * processes.world
     units = sum(map(sum, ((1, *run.model.hidden_sizes), run.model.hidden_sizes)))
@@ -257,9 +257,8 @@ def description(training: Training, asked_for: bool) -> str:
     return (
         f"{task.description()}\n"
         f"{model.config.model} {list(model.config.hidden_sizes)}, {weights:,} weights; engine {model.rnn.engine} "
-        f"({reason}), {precision}; on {description_of(training.device)}, "
-        f"{torch.get_num_threads()} threads, "
-        f"{training.processes.world} process(es)\n"
+        f"({reason}), {precision}; on {description_of(training.device)}; "
+        f"threads: {torch.get_num_threads()}, processes: {training.processes.world}\n"
         f"{task.epochs.first:,} updates an epoch"
     )
 

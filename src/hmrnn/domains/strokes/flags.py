@@ -37,7 +37,7 @@ class Evaluate(OfStrokes):
     examples = ("eval runs/letters",)
     sigma_floor: float = 0.0
     """Raise each standard deviation of the predicted density to at least this, in normalised units. Coordinates are
-    whole numbers, so a model with a lower floor gains likelihood by it alone: compare models at one floor."""
+    whole numbers, so a smaller floor raises the likelihood by itself: compare models at the same floor."""
 
     def check(self) -> None:
         check_not_negative("--sigma-floor", self.sigma_floor)

@@ -124,7 +124,7 @@ def evaluate(asked: flags.Evaluate) -> None:
 
 def generate(asked: flags.Generate) -> None:
     """Prints the prompt and what the model makes of it, symbol by symbol as it is made."""
-    with bad_usage():
+    with bad_usage("hmrnn generate"):
         sampling = Sampling(asked.temperature, asked.top_k, asked.top_p)
     model = load_model(TextModel, asked.run, asked.reading)
     decoder, text, boundaries = model.symbols.decoder(), {True: "", False: ""}, []
@@ -170,9 +170,7 @@ def segment(asked: flags.Segment) -> None:
     found = [count for count in counts if count is not None]
     if not found:
         raise ValueError(f"{sources[0][0]}: empty: there is nothing to segment")
-    done = reduce(add, found)
-    layers = " / ".join(f"{n:,}" for n in done.layers)
-    print(f"{layers} updates of {done.all:,} ({done.saved:.0%} saved)", file=sys.stderr)
+    print(reduce(add, found).description(), file=sys.stderr)
 
 
 def texts_to_segment(asked: flags.Segment, model: TextModel) -> Iterator[tuple[str, AbstractContextManager[IO[bytes]]]]:

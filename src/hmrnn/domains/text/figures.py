@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -82,48 +83,56 @@ def boundaries_figure(found: Segmentation) -> Figure:
 def norms_figure(found: Segmentation) -> Figure:
     """The norms of the hidden states of each layer as a heat map, in a scale of its own, with a white line where a
     segment ends; under it what the layer did. In rows."""
-    norms, operations = found.steps.norms.numpy().T, found.steps.operations.numpy().T  # (L, T)
-    symbols, last_places = found.symbols, found.ends
+    symbols, L = found.symbols, found.steps.norms.shape[1]
     in_row = ROW // width_of(symbols)
-    L, rows = len(norms), math.ceil(len(symbols) / in_row)
+    rows = math.ceil(len(symbols) / in_row)
     figure = Figure(figsize=(TEXT_WIDTH, 0.9 + rows * (0.3 + 0.3 * L)), layout="constrained")
-    palette = ListedColormap([OPERATION_COLOURS[operation] for operation in Operation])
-    letters, heats = Letters(symbols), {}
+    letters, heats = Letters(symbols), []
     for row, axes in enumerate(figure.subplots(rows, 1, squeeze=False)[:, 0]):
         start, end = row * in_row, min((row + 1) * in_row, len(symbols))
         letters.write(axes, symbols[start:end], y=L + 0.5)
-        for l in range(L):  # the highest layer on top, as in the paper
-            box = (0, end - start, l + 0.3, l + 0.95)
-            heats[l] = axes.imshow(
-                norms[l : l + 1, start:end],
-                extent=box,
-                aspect="auto",
-                cmap="cividis",
-                vmin=float(norms[l].min()),
-                vmax=float(norms[l].max()),
-                gid=f"norms of layer {l + 1}",
-            )
-            box = (0, end - start, l + 0.05, l + 0.25)
-            done = operations[l : l + 1, start:end]
-            axes.imshow(
-                done, extent=box, aspect="auto", cmap=palette, vmin=-0.5, vmax=2.5, gid=f"operations of layer {l + 1}"
-            )
-            if l < L - 1:
-                ends = [place + 1 - start for place in last_places[l] if start <= place < end]
-                axes.vlines(ends, l + 0.3, l + 0.95, color="white", linewidth=1.2, gid=f"ends of layer {l + 1}")
+        heats = [draw_layer(axes, found, l, start, end) for l in range(L)]  # the highest layer on top, as in the paper
+        for l in range(L):
             axes.text(-0.6 * in_row / ROW, l + 0.5, f"h{l + 1}", ha="right", va="center", fontsize=8)
         axes.set_xlim(-2 * in_row / ROW, in_row * (1 + 0.5 / ROW))
         axes.set_ylim(0, L + 1)
         axes.axis("off")
     keys = [Patch(facecolor=OPERATION_COLOURS[o], edgecolor="#888888", label=o.name) for o in Operation]
     figure.legend(handles=keys, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    axes = list(figure.axes)
-    for l, heat in sorted(heats.items(), reverse=True):
-        bar = figure.colorbar(heat, ax=axes, shrink=0.8, aspect=50, fraction=0.03, pad=0.005)
+    all_rows = list(figure.axes)
+    for l, heat in reversed(list(enumerate(heats))):
+        bar = figure.colorbar(heat, ax=all_rows, shrink=0.8, aspect=50, fraction=0.03, pad=0.005)
         bar.ax.set_title(f"h{l + 1}", fontsize=8)
         bar.ax.tick_params(labelsize=7)
         bar.locator = MaxNLocator(4)
     return figure
+
+
+def draw_layer(axes: Axes, found: Segmentation, l: int, start: int, end: int) -> AxesImage:
+    """The norms of layer l from `start` to `end`, and what it did. Returns the heat map."""
+    norms, done = found.steps.norms[:, l].numpy(), found.steps.operations[:, l].numpy()
+    heat = axes.imshow(
+        norms[None, start:end],
+        extent=(0, end - start, l + 0.3, l + 0.95),
+        aspect="auto",
+        cmap="cividis",
+        vmin=float(norms.min()),
+        vmax=float(norms.max()),
+        gid=f"norms of layer {l + 1}",
+    )
+    axes.imshow(
+        done[None, start:end],
+        extent=(0, end - start, l + 0.05, l + 0.25),
+        aspect="auto",
+        cmap=ListedColormap([OPERATION_COLOURS[operation] for operation in Operation]),
+        vmin=-0.5,
+        vmax=2.5,
+        gid=f"operations of layer {l + 1}",
+    )
+    if l < len(found.ends):
+        ends = [place + 1 - start for place in found.ends[l] if start <= place < end]
+        axes.vlines(ends, l + 0.3, l + 0.95, color="white", linewidth=1.2, gid=f"ends of layer {l + 1}")
+    return heat
 
 
 def classes_figure(found: Segmentation) -> Figure:

@@ -165,8 +165,7 @@ def write_json(found: Iterator[tuple[Mapping[str, Any], LineSegmentation]], word
 def segments_line(line: LineSegmentation) -> str:
     """How many a layer found, and what was computed for it."""
     layers = "".join(f"segments of layer {l + 1}: {len(own)}; " for l, own in enumerate(line.layers))
-    done = line.updates
-    return f"{layers}{' / '.join(map(str, done.layers))} updates of {done.all:,} ({done.saved:.0%} saved)"
+    return f"{layers}{line.updates.description()}"
 
 
 def tell_boundaries(

@@ -20,7 +20,7 @@ class VectorModelConfig(ModelConfig):
     """Number of Gaussians in the mixture that predicts the next vector."""
     smallest_sigma: float = SMALLEST_SIGMA
     """Lower bound of the standard deviations of the mixture, relative to those of the data.
-    With whole numbers a lower bound raises the likelihood by itself: compare models at the same bound."""
+    If the data are whole numbers, a smaller bound raises the likelihood by itself: compare models at the same bound."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

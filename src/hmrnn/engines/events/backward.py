@@ -37,7 +37,7 @@ class LayerBackward:
         self.ds = self.dh.new_empty(layer.count, 4 * layer.h.shape[1])  # of each event but the initial states
         # by the dot product of each event's h with the detector of this layer, of the one below, of the one above
         self.du_z, self.dv_z, self.dw_z = self.dh.new_zeros(3, layer.count)
-        self.sums = LayerWeights(*(None if p is None else torch.zeros_like(p) for p in layer.w))  # type: ignore[arg-type]
+        self.sums = layer.w.map(torch.zeros_like)
 
 
 @dataclass

@@ -22,7 +22,6 @@ from hmrnn.engines.native.build import Unavailable
 from hmrnn.engines.native.library import (
     address,
     bfloat16_kernel,
-    each_weight,
     library,
     multiplies_bfloat16_fast,
     plain,
@@ -162,7 +161,7 @@ class NativeKernel:
         d_table, d_table_z = (None if t is None else torch.empty_like(t) for t in (inputs.table, inputs.table_z))
         d_h, d_c = ([torch.empty_like(part) for part in g.c_last] for _ in range(2))
         d_z = torch.empty_like(z_last)
-        d_weights = [each_weight(layer, torch.empty_like) for layer in weights]
+        d_weights = [layer.map(torch.empty_like) for layer in weights]
         arrays = c.weights_array(d_weights)
         asked = c.Backward(
             values=pointers(values),

@@ -149,7 +149,7 @@ def _build_once(target: Path) -> None:
             return
         for left in target.parent.glob(f"{target.stem}.*.part"):  # by a build that was killed
             shutil.rmtree(left, ignore_errors=True)
-        _say("building the native engine, about 20 seconds, once")
+        _say("building the native engine; this takes 10 to 60 seconds, once")
         compile_library(target, flags_for_here())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int32, c_int64, c_void_p
 from typing import Any
 
@@ -257,15 +257,12 @@ def plain_weights(
         shapes["gain"] = (4 * H,)
     if layer.gain_c is not None:
         shapes |= {"gain_c": (H,), "bias_c": (H,)}
+    checked: dict[str, Any] = {}
     for name, tensor in layer._asdict().items():
         if (tensor is None) is (name in shapes):
             raise ValueError(f"layers[{l}].{name} {'is missing' if tensor is None else 'must be None in this layer'}")
-    return LayerWeights(
-        *(
-            None if tensor is None else plain(f"layers[{l}].{name}", tensor, shapes[name], dtype)  # type: ignore[arg-type]
-            for name, tensor in layer._asdict().items()
-        )
-    )
+        checked[name] = None if tensor is None else plain(f"layers[{l}].{name}", tensor, shapes[name], dtype)
+    return LayerWeights(**checked)
 
 
 def pointers(tensors: Sequence[Tensor | None]) -> Any:
@@ -275,11 +272,6 @@ def pointers(tensors: Sequence[Tensor | None]) -> Any:
 
 def address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
-
-
-def each_weight(layer: LayerWeights, f: Callable[[Tensor], Tensor]) -> LayerWeights:
-    """f of every weight that the layer has."""
-    return LayerWeights(*(None if w is None else f(w) for w in layer))  # type: ignore[arg-type]
 
 
 def weights_array(layers: Sequence[LayerWeights]) -> Any:

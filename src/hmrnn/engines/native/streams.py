@@ -19,7 +19,6 @@ from hmrnn.engines.native.library import (
     Stream,
     address,
     check,
-    each_weight,
     library,
     plain,
     plain_weights,
@@ -191,7 +190,6 @@ class Prepared:
         table = None if values is None else Table(values.detach(), weights[0])
         bfloat16 = rounds and any_weight(rnn).dtype == torch.float32
         self.steps = SingleSteps(rnn, weights, bfloat16, table)
-        self.input_size = rnn.input_size
 
     def __reduce__(self) -> Any:
         return type(None), ()  # a copy of a network prepares its own
@@ -223,7 +221,7 @@ def parameters_of(rnn: HMLSTM) -> list[Tensor | None]:
 
 
 def detached(weights: Sequence[LayerWeights]) -> list[LayerWeights]:
-    return [each_weight(layer, Tensor.detach) for layer in weights]
+    return [layer.map(Tensor.detach) for layer in weights]
 
 
 def is_plain(rnn: HMLSTM) -> bool:
@@ -251,19 +249,11 @@ def try_step(
     values, index = (x.values, x.index) if isinstance(x, Piecewise) else (None, x)
     if index.dim() != (2 if values is None else 1) or not 0 < index.shape[0] <= MOST_ROWS or not is_simple(index):
         return None
-    rounds = rnn.wants_bfloat16
-    prepared: Prepared | None = rnn.__dict__.get("_prepared")
-    if prepared is None or not prepared.fits(rnn, rounds, values):
-        if (
-            rnn.engine != "native"
-            or not is_plain(rnn)
-            or (values is not None and values.shape[1:] != (rnn.input_size,))
-        ):
-            return None
-        prepared = rnn.__dict__["_prepared"] = Prepared(rnn, rounds, values)
-    steps, B = prepared.steps, index.shape[0]
+    steps, B = prepared_steps(rnn, values), index.shape[0]
+    if steps is None:
+        return None
     if values is None:
-        if index.dtype != steps.dtype or index.shape[1] != prepared.input_size:
+        if index.dtype != steps.dtype or index.shape[1] != rnn.input_size:
             return None
     elif index.dtype != torch.int64 or not all(0 <= number < len(values) for number in index.tolist()):
         return None
@@ -282,6 +272,18 @@ def try_step(
     x_, symbols = (index, None) if values is None else (None, index)
     with steps.lock:
         return steps.step(x_, symbols, state, boundaries, uniforms, slope)
+
+
+def prepared_steps(rnn: HMLSTM, values: Tensor | None) -> SingleSteps | None:
+    """The steps of a network whose inputs are rows of `values`, if given. None if this engine can't make them."""
+    rounds = rnn.wants_bfloat16
+    prepared: Prepared | None = rnn.__dict__.get("_prepared")
+    if prepared is None or not prepared.fits(rnn, rounds, values):
+        fits_input = values is None or values.shape[1:] == (rnn.input_size,)
+        if rnn.engine != "native" or not is_plain(rnn) or not fits_input:
+            return None
+        prepared = rnn.__dict__["_prepared"] = Prepared(rnn, rounds, values)
+    return prepared.steps
 
 
 def plain_state(state: HMLSTMState) -> HMLSTMState:

@@ -49,7 +49,7 @@ class Layer:
         sizes = [input_size, *(len(layer.b) // 4 for layer in weights), 0]
         self.l, self.HB, self.H, self.HA = l, *sizes[l : l + 3]
         self.K = self.H + self.HA + self.HB
-        self.w = LayerWeights(*(None if p is None else p.contiguous() for p in w))  # type: ignore[arg-type]
+        self.w = w.map(Tensor.contiguous)
         blocks = [w.U, *([] if w.V is None else [w.V]), w.W]
         self.matrix = products.operand(torch.cat(blocks, dim=1))  # (4H, K): U, V, W
         new, like = state.z.new_empty, state.h[l]

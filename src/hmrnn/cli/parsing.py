@@ -1,9 +1,12 @@
-"""How tyro shows flags in --help: N, NUMBER, FILE or DIR for a value, not the names of Python's types; rare flags last;
-each text as one paragraph; no "default: None"."""
+"""A command line becomes a dataclass by tyro.
+
+What tyro shows is made readable. In --help: N, NUMBER, FILE or DIR for a value, not the names of Python's types; rare
+flags last; each text as one paragraph; no "default: None"; examples at the end. And errors of settings, as our own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass, replace
 from pathlib import Path
@@ -53,7 +56,25 @@ def readable(info: StructTypeInfo) -> StructConstructorSpec | None:
         _asked.pop()
     assert isinstance(spec, StructConstructorSpec)
     usual_first = sorted(spec.fields, key=lambda field: field.name in RARE)
-    return replace(spec, fields=tuple(map(readable_field, usual_first)))
+    return replace(spec, instantiate=refusing(spec.instantiate), fields=tuple(map(readable_field, usual_first)))
+
+
+class Refused(Exception):
+    """Takes a ValueError through tyro, which would call it an error of the Python class that raised it."""
+
+    def __init__(self, error: ValueError) -> None:
+        self.error = error
+
+
+def refusing(make: Callable[..., Any]) -> Callable[..., Any]:
+    def made(*values: Any, **named: Any) -> Any:
+        try:
+            return make(*values, **named)
+        except ValueError as error:
+            raise Refused(error) from None
+
+    made.__doc__ = make.__doc__  # which --help begins with
+    return made
 
 
 def readable_field(field: StructFieldSpec) -> StructFieldSpec:
@@ -79,8 +100,13 @@ def parsed(flags: type[Command], prog: str, arguments: Sequence[str], **more: An
     """What was asked for. A flag that may be left out is left out, and not given as None. Help ends with examples."""
     if asks_for_help(arguments):
         arguments = ["--help"]  # tyro's help leaves out what was given before it
-    with ending_in_examples(arguments, flags.examples):
-        asked: Command = tyro.cli(flags, prog=prog, args=arguments, config=(DisallowNone,), registry=REGISTRY, **more)
+    try:
+        with ending_in_examples(arguments, flags.examples):
+            asked: Command = tyro.cli(
+                flags, prog=prog, args=arguments, config=(DisallowNone,), registry=REGISTRY, **more
+            )
+    except Refused as refused:
+        raise refused.error from None
     return asked
 
 
