@@ -119,7 +119,7 @@ def test_the_slope_may_be_a_tensor():
 def test_what_overflows_in_layer_normalisation_is_not_finite(what):
     """As in the other engines: see test_weights.py."""
     rnn = HMLSTM(3, [4, 4], engine="triton", device=DEVICE)
-    x, state = torch.randn(1, 2, 3, device=DEVICE), rnn.initial_state(2)
+    x, state = torch.randn(2, 2, 3, device=DEVICE), rnn.initial_state(2)
     if what == "x":
         x *= 1e20
     else:
@@ -130,6 +130,8 @@ def test_what_overflows_in_layer_normalisation_is_not_finite(what):
         out.h[0].sum().backward()
     assert out.h[0].isnan().all()
     assert x.grad.isnan().all()
+    assert out.z[1].eq(1).all(), "a detector that sees NaN fires"
+    assert out.h[1][1].isnan().all()
 
 
 def test_the_same_input_gives_the_same_bits():

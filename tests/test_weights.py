@@ -317,6 +317,32 @@ def test_near_overflow_layer_normalisation_is_right_or_nothing(exponent, engine)
     assert exponent > 18.4 or not nothing.any()
 
 
+@pytest.mark.parametrize("engine", [*ENGINES, "native bfloat16"])
+@pytest.mark.parametrize("scale", [3e18, 1e19, 1e20, 1e30])
+@pytest.mark.parametrize("stepwise", [False, True])
+@pytest.mark.parametrize("boundary", ["step", "sample"])
+def test_no_layer_is_finite_and_wrong_once_one_has_overflowed(scale, engine, stepwise, boundary):
+    """A detector that sees NaN fires, so that the layers above see it, too."""
+    name, _, precision = engine.partition(" ")
+    rnn, x = network(name, precision=precision or "float32", boundary=boundary), X * scale
+    truth = network("reference", boundary=boundary).double()
+    with torch.no_grad():
+        expected = truth(x.double(), generator=torch.Generator().manual_seed(4))[0].h
+        if stepwise:
+            found, state, generator = [], None, torch.Generator().manual_seed(4)
+            for row in x:
+                out, state = rnn.step(row, state, generator=generator)
+                found.append(out.h)
+            layers = [torch.stack(parts) for parts in zip(*found, strict=True)]
+        else:
+            layers = rnn(x, generator=torch.Generator().manual_seed(4))[0].h
+    for layer, right in zip(layers, expected, strict=True):
+        nothing = layer.isnan()
+        tolerance = 0.05 if precision else 1e-4
+        torch.testing.assert_close(layer.double()[~nothing], right[~nothing], rtol=tolerance, atol=tolerance)
+    assert layers[-1][-1].isnan().all() or scale < 1e19
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_overflows_in_layer_normalisation_of_float64_is_not_finite(engine):
     rnn = network(engine=engine).double()

@@ -17,11 +17,14 @@ from hmrnn.config import BOUNDARIES
 
 
 def hard_sigmoid(s: Tensor, slope: float | Tensor) -> Tensor:
-    """max(0, min(1, (slope*s + 1) / 2)), whose derivative at the two corners is 0."""
+    """max(0, min(1, (slope*s + 1) / 2)), whose derivative at the two corners is 0.
+
+    1 of NaN: the layer above then reads a state that is NaN. A COPY would leave it finite and wrong.
+    """
     # Not clamp(): its derivative at the corners is 1, and s = b_z = ±1 exactly is what a detector that has
     # seen nothing but zeros gets.
     a_s = slope * s
-    return torch.where(a_s.abs() < 1, (a_s + 1) / 2, (a_s > 0).to(s.dtype))
+    return torch.where(a_s.abs() < 1, (a_s + 1) / 2, (~(a_s <= 0)).to(s.dtype))
 
 
 def bound(z_tilde: Tensor, boundary: str, uniform: Tensor | None = None) -> Tensor:

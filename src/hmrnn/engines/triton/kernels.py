@@ -114,7 +114,7 @@ def dot(vector, weights, j, units):
 def fires(s_z, slope, uniforms, at, SAMPLED: tl.constexpr):
     """bound(z~) for step and sample. As in `hmrnn.boundary`, to the bit."""
     a_s = slope * s_z
-    z_tilde = tl.where(tl.abs(a_s) < 1.0, (a_s + 1.0) / 2.0, tl.where(a_s > 0.0, 1.0, 0.0))
+    z_tilde = tl.where(tl.abs(a_s) < 1.0, (a_s + 1.0) / 2.0, tl.where(a_s <= 0.0, 0.0, 1.0))
     fired = tl.load(uniforms + at).to(z_tilde.dtype) < z_tilde if SAMPLED else z_tilde > 0.5
     return tl.where(fired, 1.0, 0.0).to(s_z.dtype)
 

@@ -156,11 +156,11 @@ inline void squash(const T* c, const T* gain, const T* bias, T* out, int64_t n) 
   }
 }
 
-// Whether a detector fires. `uniform` is null for the step function.
+// Whether a detector fires. `uniform` is null for the step function. One that sees NaN does, and the layer above sees it.
 template <typename T>
 inline bool bound(T s_z, double slope, const float* uniform) {
   const T a_s = static_cast<T>(slope) * s_z;
-  const T z_tilde = a_s >= 1 ? T(1) : a_s <= -1 ? T(0) : (a_s + 1) / 2;
+  const T z_tilde = a_s <= -1 ? T(0) : a_s < 1 ? (a_s + 1) / 2 : T(1);
   return uniform ? static_cast<T>(*uniform) < z_tilde : z_tilde > T(0.5);
 }
 
