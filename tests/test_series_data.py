@@ -123,6 +123,15 @@ def test_a_folder_is_a_sequence_a_file(tmp_path):
         lines_of(SeriesDataConfig(str(tmp_path)))
 
 
+@pytest.mark.parametrize("header", ['"a\nb",c', '"a\nb","a\nb"'])
+def test_names_of_columns_are_told_in_one_line(tmp_path, header):
+    """Whatever is in them: an escape sequence, too."""
+    write(tmp_path / "odd.csv", f"{header}\n1,2\n")
+    with pytest.raises(ValueError, match=r"a\\nb") as told:
+        lines_of(SeriesDataConfig(str(tmp_path / "odd.csv"), columns=("level",)))
+    assert len(str(told.value).splitlines()) == 1
+
+
 def test_few_sequences_are_divided_in_time(tmp_path):
     text = "a,end\n" + "".join(f"{i},{int(i % 10 == 9)}\n" for i in range(200))
     data = load_series(SeriesDataConfig(write(tmp_path / "a.csv", text), ends="end"))

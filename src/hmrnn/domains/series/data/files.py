@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmrnn.domains.series.config import MOST_COLUMNS
+from hmrnn.printable import printable
 from hmrnn.storage.files import check_regular, check_size
 
 ENDINGS = (".csv", ".npy", ".npz")
@@ -119,7 +120,7 @@ def check_header(header: list[str], where: str) -> None:
     if len(header) > MOST_COLUMNS:
         raise ValueError(f"{where}: there may be {MOST_COLUMNS:,} columns at most; it has {len(header):,}")
     if len(set(header)) < len(header):
-        raise ValueError(f"{where}: two columns have the same name in its header: {', '.join(header)[:200]}")
+        raise ValueError(f"{where}: two columns have the same name in its header: {printable(', '.join(header)[:200])}")
     if header and all(number_in(column) is not None for column in header):
         raise ValueError(f"{where}: its first row must tell the names of the columns; it has numbers")
 

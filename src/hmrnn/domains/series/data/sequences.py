@@ -30,6 +30,7 @@ from hmrnn.domains.vectors.data import (
     joined,
     shuffled,
 )
+from hmrnn.printable import printable
 
 Values: TypeAlias = npt.NDArray[np.float32]
 """(T, D): the numbers of each step, NaN where one is missing."""
@@ -154,7 +155,7 @@ def numbers_of(table: Table, column: str, config: SeriesDataConfig) -> npt.NDArr
     values = table.columns.get(column)
     if values is None:
         raise ValueError(
-            f"{config.data}: {table.name} has no column {column!r}; it has {', '.join(table.columns)[:200]}"
+            f"{config.data}: {table.name} has no column {column!r}; it has {printable(', '.join(table.columns)[:200])}"
         )
     if isinstance(values, NotNumbers):
         raise SettingError(
