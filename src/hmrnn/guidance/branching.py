@@ -24,7 +24,7 @@ from hmrnn.guidance.cuts import DOUBT, STRETCH, Ends, Floats, Integers, Keys, Te
 
 Direction = Literal["forward", "both"]
 
-COUNTED = 2_000_000  # symbols: some 15 seconds of one core. More tell a little more
+COUNTED = 1_000_000  # symbols: some 9 seconds of one core. Twice as many did not make better detectors
 TRIED = 150_000  # symbols on which all rates are tried; on more, those beside the best of them
 RATES = (0.05, 0.065, 0.085, 0.11, 0.14, 0.18, 0.24, 0.31, 0.4, 0.52)
 CONTEXTS = (1, 2, 3, 4)
@@ -34,7 +34,7 @@ ROUNDS = 3  # of cutting again, at most
 MOST_LAYERS = 4
 LEAST_SAVED = 0.1  # of the bits that spell a lexicon: what a layer below it must save
 PROMISING = 5  # cuts of a sequence of segments that are cut again
-PAST = 7  # symbols that a detector's targets depend on
+PAST = 5  # symbols that a detector's targets depend on
 MOST_PAST = 16  # symbols of any context or past in a file
 WORTH = 0.03  # bits a symbol that waiting for the next symbol must save
 
@@ -106,7 +106,7 @@ class Branching:
         """Reads a text.
 
         Args:
-            symbols: (T,) numbers of the symbols of the training text. The first two million are read.
+            symbols: (T,) numbers of the symbols of the training text. The first million are read.
             alphabet: Number of distinct symbols.
             line_end: Number of a symbol that always ends a segment.
             rate: Rate of the lowest layer. By default it is found.
