@@ -38,7 +38,7 @@ class Trial(NamedTuple):
 
 TRIALS = {
     "ptb, spaces removed": Trial("ptb-unspaced", 2.0, ("--gold", "ptb-unspaced.gold")),
-    "text8, spaces removed": Trial("text8-unspaced", 0.9, ("--gold", "text8-unspaced.gold")),
+    "text8, spaces removed": Trial("text8-unspaced", 1.5, ("--gold", "text8-unspaced.gold")),
     "speech, spaces removed": Trial("speech", 10.0, ("--gold", "speech.gold")),
     "German, spaces removed": Trial("german", 10.0, ("--gold", "german.gold")),
     "3,000 characters": Trial("characters", 10.0, ("--gold", "characters.gold")),

@@ -233,6 +233,21 @@ def test_the_lowest_layer_spells_the_lexicon_above_it_with_the_fewest_bits(words
     assert branching.best_below(text, cuts[0], cuts) == (2 if words else None)
 
 
+def test_the_bits_of_a_hierarchy_whose_lowest_layer_is_that_of_another():
+    """Its own: tokens of the upper layer, their distinct segments in tokens of the lower one, and those in symbols."""
+    symbols = np.random.default_rng(0).integers(0, 4, size=(9, 12))[np.random.default_rng(1).integers(0, 9, 80)].ravel()
+    text, place = Text(symbols, 4, np.zeros(len(symbols), dtype=bool)), np.arange(len(symbols)) % 12
+    fine, coarse, top = (np.isin(place, ends) for ends in ([3, 7, 11], [5, 11], [11]))
+    start = branching.Start(text, coarse, 1, "forward")
+    two = branching.Hierarchy(start, (coarse, top))
+    found = branching.with_lowest(two, branching.Hierarchy(start, (fine,)))
+    below = text.lexicon(fine)
+    above = Text(below.tokens, len(below.keys), np.zeros(len(below.tokens), dtype=bool))
+    expected = sum(above.code(above.lexicon(top[below.places]))) + text.code(below)[1]
+    assert found.bits == pytest.approx(expected / len(text)) != pytest.approx(two.bits)
+    assert branching.with_lowest(two, None).bits == pytest.approx(text.bits(top) / len(text))
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_words_and_phrases_of_the_planted_hierarchy(seed):
     made = planted(PlantedConfig(symbols=60_000, seed=seed))

@@ -85,15 +85,35 @@ def test_imitation_teaches_where_to_fire():
     for _ in range(300):
         x = torch.randn(20, 8, 5, dtype=torch.float64)
         out, _ = rnn(x)
-        loss = imitation(rnn, Seen(out, rnn.detector_sums(x, None, out)), x[..., :1], [0.3, 0.09])
+        seen = Seen(out, rnn.detector_sums(x, None, out))
+        loss = imitation(rnn, seen, x[..., :1], [0.3, 0.09])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        rnn.shift_detectors([-0.4 * excess for excess in excesses(rnn, seen, [0.3, 0.09])])
     x = torch.randn(100, 8, 5, dtype=torch.float64)
     z = rnn(x)[0].z
     wanted = x[..., 0] > x[..., 0].quantile(0.7)
     assert ((z[..., 0] > 0.5) == wanted).double().mean() > 0.97
     assert 0.05 < z[..., 1].mean() < 0.15, "the second's inputs do not tell it where, but how often"
+
+
+def test_imitation_leaves_it_to_steering_how_often_detectors_fire():
+    """It does not gain by another bias, whatever the bias is. It used to, and inputs' weights grew to serve as one."""
+    rnn = network(2)
+    x = torch.randn(40, 8, 5, dtype=torch.float64)
+    losses = []
+    for shift in (0.0, 0.3, -0.6):
+        rnn.shift_detectors([shift] * 2)
+        boundaries = (torch.rand(40, 8, 2, generator=torch.Generator().manual_seed(0)) < 0.5).double()
+        out, _ = rnn(x, boundaries=boundaries)
+        loss = imitation(rnn, Seen(out, rnn.detector_sums(x, None, out)), x[..., :1], [0.3, 0.09])
+        rnn.zero_grad()
+        loss.backward()
+        for layer in rnn.layers[:2]:
+            assert abs(layer.b_z.grad.item()) < 1e-3 < layer.W_z.grad.norm().item()
+        losses.append(loss.item())
+    assert losses == pytest.approx([losses[0]] * 3, abs=1e-6)
 
 
 def test_each_detector_goes_by_its_own_kind_of_uncertainty():

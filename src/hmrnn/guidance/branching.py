@@ -13,7 +13,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from hmrnn.guidance.cuts import DOUBT, STRETCH, Ends, Floats, Integers, Keys, Te
 
 Direction = Literal["forward", "both"]
 
-COUNTED = 1_000_000  # symbols: some 10 seconds of one core. Three times as many tell a little more
+COUNTED = 1_000_000  # symbols: some 9 seconds of one core. Twice as many did not make better detectors
 TRIED = 150_000  # symbols on which all rates are tried; on more, those beside the best of them
 RATES = (0.05, 0.065, 0.085, 0.11, 0.14, 0.18, 0.24, 0.31, 0.4, 0.52)
 CONTEXTS = (1, 2, 3, 4)
@@ -53,7 +54,18 @@ class Hierarchy:
 
     start: Start
     cuts: tuple[Ends, ...]  # (T,) each, the lowest layer first
-    bits: float  # a symbol
+
+    @cached_property
+    def bits(self) -> float:
+        """A symbol: tokens of the topmost layer, and distinct segments of each, spelled in those of the one below."""
+        layer, tokens, lexicons = self.start.text, 0.0, 0.0
+        places: Integers = np.arange(len(layer))  # the last symbol of each of the layer's own symbols
+        for cut in self.cuts:
+            lexicon = layer.lexicon(cut[places])
+            tokens, spelled = layer.code(lexicon)
+            lexicons += spelled
+            layer, places = layer.in_tokens(lexicon), places[lexicon.places]
+        return (tokens + lexicons) / len(self.start.text)
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -171,7 +183,9 @@ def best_hierarchy(numbers: Integers, alphabet: int, line_end: int | None, rates
     first = Text(numbers[:TRIED], alphabet, hard[:TRIED])
     tried = [build(start) for start in starts(first, rates)]
     at = min(reversed(range(len(rates))), key=lambda i: tried[i].bits)  # of equals the last: the next may be better
-    hierarchy = tried.__getitem__ if len(numbers) <= TRIED else on_all(Text(numbers, alphabet, hard), rates, tried[at])
+    hierarchy: Callable[[int], Hierarchy] = tried.__getitem__
+    if len(numbers) > TRIED:
+        hierarchy = on_all(Text(numbers, alphabet, hard), rates, tried, most=len(tried[at].cuts))
     best = hierarchy(at)
     if len(best.cuts) > 1 and len(rates) > 1:
         below = best_below(first, tried[at].cuts[1], [one.cuts[0] for one in tried])
@@ -182,10 +196,20 @@ def best_hierarchy(numbers: Integers, alphabet: int, line_end: int | None, rates
     return best
 
 
-def on_all(text: Text, rates: Sequence[float], tried: Hierarchy) -> Callable[[int], Hierarchy]:
-    """What a rate gives on all symbols, in as many layers as were found in the first ones."""
-    evidence = all_evidence(text)
-    return lambda i: build(best_start(text, evidence, rates[i]), len(tried.cuts), rounds=2)
+def on_all(text: Text, rates: Sequence[float], tried: Sequence[Hierarchy], most: int) -> Callable[[int], Hierarchy]:
+    """What a rate gives on all symbols, in so many layers at most, with the context and direction of what was tried."""
+
+    @cache
+    def evidence(context: int, direction: Direction) -> Floats:
+        return dict(evidences(text, context))[direction]
+
+    @cache
+    def hierarchy(i: int) -> Hierarchy:
+        _, _, context, direction = tried[i].start
+        start = best_start(text, {(context, direction): evidence(context, direction)}, rates[i])
+        return build(start, most, rounds=2)
+
+    return hierarchy
 
 
 def best_below(text: Text, above: Ends, cuts: Sequence[Ends]) -> int | None:
@@ -204,11 +228,11 @@ def best_below(text: Text, above: Ends, cuts: Sequence[Ends]) -> int | None:
 
 
 def with_lowest(hierarchy: Hierarchy, lower: Hierarchy | None) -> Hierarchy:
-    """The layers above the lowest, over that of another hierarchy, or over none. The bits stay those of the first."""
+    """The layers above the lowest, over that of another hierarchy, or over none."""
     above = hierarchy.cuts[1:]
     if lower is None:
-        return replace(hierarchy, cuts=above)
-    return replace(hierarchy, start=lower.start, cuts=(lower.cuts[0] | above[0], *above))
+        return Hierarchy(hierarchy.start, above)
+    return Hierarchy(lower.start, (lower.cuts[0] | above[0], *above))
 
 
 def all_evidence(text: Text) -> Mapping[tuple[int, Direction], Floats]:
@@ -245,19 +269,16 @@ def evidences(text: Text, context: int) -> list[tuple[Direction, Floats]]:
 def build(start: Start, most: int = MOST_LAYERS, rounds: int = ROUNDS) -> Hierarchy:
     """Cuts again while that saves bits, and adds layers while that does."""
     text = layer = start.text
-    cut, cuts, lexicons = improved(text, start.cut, rounds), [], 0.0
+    cut, cuts = improved(text, start.cut, rounds), []
     places: Integers = np.arange(len(text))  # the last symbol of each of the layer's own symbols
     while True:
         lexicon = layer.lexicon(cut)
-        tokens, spelled = layer.code(lexicon)
-        lexicons += spelled
-        places = places[lexicon.places]
+        layer, places = layer.in_tokens(lexicon), places[lexicon.places]
         cuts.append(np.zeros(len(text), dtype=bool))
         cuts[-1][places] = True
-        layer = Text(lexicon.tokens, len(lexicon.keys), layer.hard[lexicon.places])
         higher = layer_above(layer, rounds) if len(cuts) < most else None
         if higher is None:
-            return Hierarchy(start, tuple(cuts), (tokens + lexicons) / len(text))
+            return Hierarchy(start, tuple(cuts))
         cut = higher
 
 

@@ -144,6 +144,10 @@ class Text:
         )
         return Lexicon(keys, counts, starts[first], ends[first], tokens, last)
 
+    def in_tokens(self, lexicon: Lexicon) -> Text:
+        """The sequence of segments, as if they were symbols."""
+        return Text(lexicon.tokens, len(lexicon.keys), self.hard[lexicon.places])
+
     def code(self, lexicon: Lexicon) -> tuple[float, float]:
         """The bits of a two-part code: the text as tokens; and each distinct segment spelled in symbols."""
         return float(lexicon.counts @ lexicon.token_bits), float(self.spelled(lexicon).sum())

@@ -16,6 +16,8 @@ from hmrnn.guidance.steering import Seen, asked, passed_by
 from hmrnn.hmlstm import HMLSTM
 
 SHARPNESS = 16.0  # of s_z as a log-odds: its weights lie in a small ball, and still it should be sure
+FURTHEST = 64.0  # of the biases that are looked for, in log-odds
+HALVINGS = 20  # of the interval between them: to 1e-4
 TIE = 1e-4  # of what the model knows decides between contexts that are alike to the counts
 
 
@@ -73,8 +75,25 @@ def imitation(rnn: HMLSTM, seen: Seen, uncertainty: Tensor, rates: Sequence[floa
         felt = uncertainty[..., min(l, uncertainty.shape[-1] - 1)].to(widest(uncertainty.device))
         wanted = felt >= passed_by(rate, felt, where, seen.out)
         log_odds = SHARPNESS * seen.sums[..., l]
-        total = total + cross_entropy(log_odds, wanted.to(log_odds.dtype), where)
+        wanted = wanted.to(log_odds.dtype)
+        total = total + cross_entropy(log_odds + best_bias(log_odds, wanted, where), wanted, where)
     return total
+
+
+@torch.no_grad()
+def best_bias(log_odds: Tensor, wanted: Tensor, where: Tensor) -> Tensor:
+    """(): the bias with which the log-odds at some places have the least cross-entropy, by halving an interval.
+
+    How often a detector fires is for steering to decide. A loss that could gain by another bias would work against it:
+    steering holds b_z, but a direction that all inputs share is a bias as well, and W_z grows along it until the norm
+    ball holds little else.
+    """
+    low, high = log_odds.new_full((), -FURTHEST), log_odds.new_full((), FURTHEST)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        too_high = ((log_odds + middle).sigmoid() - wanted).where(where, 0).sum() > 0
+        low, high = torch.where(too_high, low, middle), torch.where(too_high, middle, high)
+    return (low + high) / 2
 
 
 def cross_entropy(log_odds: Tensor, wanted: Tensor, where: Tensor) -> Tensor:
