@@ -64,7 +64,7 @@ from hmrnn.training.checkpoint import (
 from hmrnn.training.distributed import Processes
 from hmrnn.training.run import carry_out, prepare
 
-ALIVE = (0.02, 0.90)
+ACTIVE = (0.02, 0.90)
 SCORED = 50_000  # symbols of the test part
 MOST_READ = 500_000  # symbols of the test part, for bits
 CORPORA = ("planted", "ptb", "builtin")
@@ -163,7 +163,7 @@ def measured(model: TextModel, run: TextRunConfig, data: TextData) -> dict[str, 
 
 def active(rates: list[float]) -> bool:
     falls = all(below > above for below, above in pairwise(rates))
-    return falls and all(ALIVE[0] <= rate <= ALIVE[1] for rate in rates)
+    return falls and all(ACTIVE[0] <= rate <= ACTIVE[1] for rate in rates)
 
 
 # All of them

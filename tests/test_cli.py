@@ -369,18 +369,21 @@ def test_a_refused_setting_is_told_in_one_line_that_names_the_command(tmp_path):
         ("eval", "builtin", "--device", "moon"),
     ]:
         done = run(*command, flag, value, cwd=tmp_path)
-        asked = " ".join(word for word in command if word != "builtin")
+        asked = " ".join("RUN" if word == "builtin" else word for word in command)
         assert re.fullmatch(
             rf"hmrnn: .*{flag[2:].split('.')[-1]}.*{value}.*\(see hmrnn {asked} --help\)\n", done.stderr
         )
         assert done.returncode == 2
 
 
-def test_a_model_without_a_record_of_training_has_its_other_figures(tmp_path):
+def test_a_model_without_a_record_of_training_has_its_other_figures(trained, tmp_path):
     done = run("figure", "builtin", "--out", "all", "--symbols", "9", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "metrics.jsonl" in done.stderr
     assert sorted(path.stem for path in (tmp_path / "all").glob("*.svg")) == ["boundaries", "classes", "norms"]
+    both = run("figure", "builtin", str(trained), "--out", "both", "--symbols", "9", cwd=tmp_path)
+    assert both.returncode == 0, both.stderr
+    assert (tmp_path / "both" / "training.svg").exists()
     alone = run("figure", "builtin", "--out", "all", "--kind", "training", cwd=tmp_path)
     assert alone.returncode == 1
     assert re.fullmatch(r"hmrnn: .*metrics\.jsonl.*not a training run\n", alone.stderr)

@@ -247,6 +247,7 @@ ODD = [
     [["a", "b", "c"]],
     [[{}, 1, 2]],
     [[10**400, 1, 2]],
+    [np.full(3, 1j)],
 ]
 
 
@@ -261,7 +262,8 @@ def test_a_sequence_of_another_shape_is_refused(points):
 def test_a_sequence_is_an_array_a_tensor_or_a_list():
     model, points = make_model(), np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
     expected = model.log_likelihood(points)
-    for same in (torch.from_numpy(points), points.tolist(), points.astype(np.float64)):
+    negated = torch._neg_view(torch.from_numpy(-points))
+    for same in (torch.from_numpy(points), negated, points.tolist(), points.astype(np.float64)):
         assert model.log_likelihood(same) == expected
         assert len(model.segment(same).layers) == len(model.segment(points).layers)
     for empty in ([None] * 3, (None,) * 3):

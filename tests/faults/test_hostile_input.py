@@ -264,6 +264,10 @@ def test_standard_output_as_an_output(runs, tmp_path):
     command = f"printf 'The value' | '{sys.executable}' -m hmrnn segment '{runs['text']}' --out /dev/stdout >>'{log}'"
     subprocess.run(command, shell=True, check=True, timeout=600)
     assert log.read_text() == "before\n" + succeeded("segment", runs["text"], stdin=b"The value").stdout
+    (tmp_path / "drawn.svg").symlink_to("/dev/stdout")
+    command = [sys.executable, "-m", "hmrnn", "generate", runs["strokes"], "--max-new", "5", "--out", "drawn.svg"]
+    drawn = subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.PIPE, timeout=600).stdout
+    assert drawn.rstrip().endswith(b"</svg>")
 
 
 @pytest.mark.parametrize(

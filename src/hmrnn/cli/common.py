@@ -41,10 +41,13 @@ def draw_figures(
     as_file = one_file(asked.out, kinds)
     others = [kind for kind in kinds if kind != "training"]
     made: dict[str, Figure] = {}
-    if others and len(others) < len(kinds) and not os.path.lexists(asked.runs[0] / "metrics.jsonl"):
-        print(f"{printable(asked.runs[0])}: no figure of its training, since metrics.jsonl is missing", file=sys.stderr)
-    elif "training" in kinds:
-        made["training"] = draw_training(asked.runs)
+    runs = list(asked.runs) if "training" in kinds else []
+    for run in asked.runs if runs and others else ():
+        if not os.path.lexists(run / "metrics.jsonl"):
+            print(f"{printable(run)}: no figure of its training, since metrics.jsonl is missing", file=sys.stderr)
+            runs.remove(run)
+    if runs:
+        made["training"] = draw_training(runs)
     save_figures({**made, **(own(others) if others else {})}, asked.out, as_file)
 
 
@@ -83,7 +86,7 @@ def save_figures(figures: Mapping[str, Figure], out: Path, as_file: bool) -> Non
     for name, drawn in figures.items():
         for path in [out] if as_file else [out / f"{name}{ending}" for ending in flags.FIGURE_ENDINGS]:
             write_figure(drawn, path)
-            print(for_stream(str(path)))
+            tell_written(path)
 
 
 def write_figure(drawn: Figure, path: Path) -> None:
@@ -129,6 +132,11 @@ def output(out: Path | None, is_file: bool = True) -> Iterator[TextIO]:
         text = TextIOWrapper(cast(BinaryIO, file), encoding="utf-8", errors="replace", newline="")
         yield text
         text.detach()  # flushes
+    tell_written(out)
+
+
+def tell_written(out: Path) -> None:
+    """The name of what was written, unless it was written to where the name would go."""
     if descriptor_of(out) != STANDARD_OUTPUT:
         print(for_stream(str(out)))
 

@@ -59,7 +59,7 @@ def readable(info: StructTypeInfo) -> StructConstructorSpec | None:
     return replace(spec, instantiate=refusing(spec.instantiate), fields=tuple(map(readable_field, usual_first)))
 
 
-class Refused(Exception):
+class RefusedSetting(Exception):
     """Takes a ValueError through tyro, which would call it an error of the Python class that raised it."""
 
     def __init__(self, error: ValueError) -> None:
@@ -71,7 +71,7 @@ def refusing(make: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return make(*values, **named)
         except ValueError as error:
-            raise Refused(error) from None
+            raise RefusedSetting(error) from None
 
     made.__doc__ = make.__doc__  # which --help begins with
     return made
@@ -105,7 +105,7 @@ def parsed(flags: type[Command], prog: str, arguments: Sequence[str], **more: An
             asked: Command = tyro.cli(
                 flags, prog=prog, args=arguments, config=(DisallowNone,), registry=REGISTRY, **more
             )
-    except Refused as refused:
+    except RefusedSetting as refused:
         raise refused.error from None
     return asked
 

@@ -9,11 +9,12 @@ from hmrnn.cli.common import (
     check_comparable,
     matplotlib_figures,
     print_json,
+    tell_written,
     write_figure,
 )
 from hmrnn.cli.flags import FIGURE_ENDINGS
 from hmrnn.config import UsageError
-from hmrnn.printable import for_stream, printable
+from hmrnn.printable import printable
 from hmrnn.training.history import History, read_history
 
 
@@ -32,7 +33,7 @@ def plot_runs(directories: Sequence[Path], out: Path, *, as_json: bool) -> None:
         return
     for history in histories:
         print(printable(line_of(history)))
-    print(for_stream(str(out)))
+    tell_written(out)
 
 
 def line_of(history: History) -> str:

@@ -40,7 +40,7 @@ def ask(name: str, arguments: Sequence[str]) -> None:
             print(
                 f"These are the flags for runs on {domain.name}. Runs on {others} have their own: {prog} RUN --help\n"
             )
-    with bad_usage(prog):
+    with bad_usage(f"{prog} RUN"):
         asked = parsed(domain.flags()[name], prog, arguments)
         asked.check()
     asked.look(domain)

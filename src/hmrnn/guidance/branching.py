@@ -24,7 +24,7 @@ from hmrnn.guidance.cuts import DOUBT, STRETCH, Ends, Floats, Integers, Keys, Te
 
 Direction = Literal["forward", "both"]
 
-COUNTED = 1_000_000  # symbols: some 9 seconds of one core. Twice as many did not make better detectors
+COUNTED = 1_000_000  # symbols: 6 to 10 seconds of one core. Twice as many did not make better detectors
 TRIED = 150_000  # symbols on which all rates are tried; on more, those beside the best of them
 RATES = (0.05, 0.065, 0.085, 0.11, 0.14, 0.18, 0.24, 0.31, 0.4, 0.52)
 CONTEXTS = (1, 2, 3, 4)

@@ -18,6 +18,7 @@ from hmrnn.cli.common import (
     matplotlib_figures,
     output,
     print_json,
+    tell_written,
     write_figure,
 )
 from hmrnn.config import SettingError, UsageError
@@ -116,7 +117,7 @@ def generate(asked: flags.Generate) -> None:
         steps = {"columns": model.columns, "steps": values.tolist(), "boundaries": boundaries}
         print_json({"primed": primed, **steps, "out": out})
     elif out is not None:
-        print(for_stream(str(out)))
+        tell_written(out)
     else:
         sys.stdout.write(for_stream(as_csv(model.columns, values)))
 

@@ -16,6 +16,7 @@ from hmrnn.cli.common import (
     matplotlib_figures,
     output,
     print_json,
+    tell_written,
     write_figure,
 )
 from hmrnn.config import STANDARD_INPUT, UsageError
@@ -39,7 +40,6 @@ from hmrnn.domains.vectors.commands import (
     write_json,
 )
 from hmrnn.domains.vectors.structure import LineSegmentation
-from hmrnn.printable import for_stream
 from hmrnn.show.drawings import drawings_page
 from hmrnn.storage.files import writing_out
 from hmrnn.storage.pretrained import load_model
@@ -88,7 +88,7 @@ def generate(asked: flags.Generate) -> None:
         ]
         print_json({"primed": primed, "lines": told, "out": out})
     elif out is not None:
-        print(for_stream(str(out)))
+        tell_written(out)
     else:
         for points in drawn:
             print(to_json(points))

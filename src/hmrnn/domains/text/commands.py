@@ -124,7 +124,7 @@ def evaluate(asked: flags.Evaluate) -> None:
 
 def generate(asked: flags.Generate) -> None:
     """Prints the prompt and what the model makes of it, symbol by symbol as it is made."""
-    with bad_usage("hmrnn generate"):
+    with bad_usage("hmrnn generate RUN"):
         sampling = Sampling(asked.temperature, asked.top_k, asked.top_p)
     model = load_model(TextModel, asked.run, asked.reading)
     decoder, text, boundaries = model.symbols.decoder(), {True: "", False: ""}, []

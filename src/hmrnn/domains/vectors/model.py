@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -140,11 +141,13 @@ class VectorModel(Pretrained, Generic[OwnDensity]):
         """(T, D) float32, of an array, a tensor or a list of vectors, in which None is missing."""
         given: Any = points
         if isinstance(points, Tensor):
-            given = (points.float() if points.is_floating_point() else points).detach().cpu().numpy()
+            given = (points.float() if points.is_floating_point() else points).numpy(force=True)
         wanted = f"a sequence must be numbers of shape (T, {len(self.mean)})"
         try:
-            values = np.asarray(given, dtype=np.float64 if isinstance(given, (list, tuple)) else None)
-        except (ValueError, TypeError, OverflowError):  # NumPy's sentence knows nothing of sequences
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # of complex numbers NumPy would drop a part
+                values = np.asarray(given, dtype=np.float64 if isinstance(given, (list, tuple)) else None)
+        except (ValueError, TypeError, OverflowError, Warning):  # NumPy's sentence knows nothing of sequences
             raise ValueError(f"{wanted}; got lists of unequal length, or of something other than numbers") from None
         if values.ndim != 2 or values.shape[1] != len(self.mean) or values.dtype.kind not in "fiub":
             raise ValueError(f"{wanted}; got {values.dtype} of shape {values.shape}")
