@@ -257,6 +257,8 @@ class TrainingConfig:
     uncertainty_weight: float = 0.1
     """Weight of the auxiliary loss that teaches detectors where to fire; 0 for none.
     While it acts, the straight-through gradient is reduced."""
+    imitates_rate: Annotated[bool, Suppress] = False  # as in runs that were begun when it did
+    """Whether the auxiliary loss also asks how often detectors fire, and so works against the target rate."""
     guided_updates: int | None = None
     """Updates during which the target rate and the auxiliary loss act on the detectors; 0 trains them as in the paper.
     By default as long as the learning rate is above 0."""

@@ -102,6 +102,7 @@ class Guide:
         self.update = 0  # how many are done
         self.highest = 0.0  # of the learning rates so far
         self.strength = 0.0  # of steering, in the window at hand; at 0 nothing is guided
+        self.imitates_rate = False  # as runs of older versions do, which go on as they began
         self._given_strength = strength
         self._watching = ExitStack()
         self._slope: tuple[float, float] | None = None  # as it was, and as it is held back
@@ -227,7 +228,7 @@ class Guide:
         if kinds is None:
             raise TypeError("guide.loss() needs the uncertainty of each step: there is no teacher to tell")
         kinds = kinds.unsqueeze(-1) if kinds.dim() == 2 else kinds
-        return self.weight * imitation(self.rnn, seen, kinds, self.targets)
+        return self.weight * imitation(self.rnn, seen, kinds, self.targets, self.imitates_rate)
 
     def _arranged(self, name: str, values: Tensor | PackedSequence, seen: Seen) -> Tensor:
         """(T, B, …): as the network computed it."""

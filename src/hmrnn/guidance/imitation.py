@@ -64,10 +64,11 @@ def extended(teacher: Teacher, symbols: Tensor) -> npt.NDArray[Any]:
     return np.pad(numbers, ((teacher.past, 0), (0, 0)), mode="edge")
 
 
-def imitation(rnn: HMLSTM, seen: Seen, uncertainty: Tensor, rates: Sequence[float]) -> Tensor:
+def imitation(rnn: HMLSTM, seen: Seen, uncertainty: Tensor, rates: Sequence[float], with_rate: bool = False) -> Tensor:
     """How far detectors are from firing where it is least certain what comes next, of the steps at which they decide.
 
-    The first goes by the first kind of uncertainty, the next by the next, and those above the last kind by that.
+    The first goes by the first kind of uncertainty, the next by the next, and those above the last kind by that. The
+    rate is left to steering, unless it is asked for `with_rate`.
     """
     total = seen.sums.new_zeros(())
     for l, rate in enumerate(rates):
@@ -76,7 +77,9 @@ def imitation(rnn: HMLSTM, seen: Seen, uncertainty: Tensor, rates: Sequence[floa
         wanted = felt >= passed_by(rate, felt, where, seen.out)
         log_odds = SHARPNESS * seen.sums[..., l]
         wanted = wanted.to(log_odds.dtype)
-        total = total + cross_entropy(log_odds + best_bias(log_odds, wanted, where), wanted, where)
+        if not with_rate:
+            log_odds = log_odds + best_bias(log_odds, wanted, where)
+        total = total + cross_entropy(log_odds, wanted, where)
     return total
 
 

@@ -153,11 +153,14 @@ def run_in(directory: Path, *, files: bool = True) -> SavedRun | None:
 
 
 def before_guidance(training: Any) -> Any:
-    """Runs that were begun when detectors were left alone say so by what they do not name."""
-    if isinstance(training, dict) and training.get("target_rate") is None:
+    """Runs that were begun when detectors were left alone, or guided in another way, say so by what they do not
+    name."""
+    if not isinstance(training, dict):
+        return training
+    if training.get("target_rate") is None:
         named = {name: value for name, value in training.items() if name != "target_rate"}
-        return {"detector_radius": 1.94, **named, "guided_updates": 0}
-    return training
+        training = {"detector_radius": 1.94, **named, "guided_updates": 0}
+    return {"imitates_rate": True, **training}
 
 
 def check_resumable(directory: Path) -> Path:

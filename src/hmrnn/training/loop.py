@@ -91,7 +91,7 @@ class Training:
 
     def new_guide(self) -> Guide:
         rates = self.task.rates or ([] if self.config.target_rate == "auto" else [self.config.target_rate])
-        return Guide(
+        guide = Guide(
             self.task.model.rnn,
             self.optimizer,
             rates=[] if obstacle(self.task.model.rnn) else rates,
@@ -100,6 +100,8 @@ class Training:
             strength=self.strength,
             radius=self.config.detector_radius,
         )
+        guide.imitates_rate = self.config.imitates_rate
+        return guide
 
     def strength(self) -> float:
         """Of steering: it falls with the learning rate, and does not wait while that warms up."""
