@@ -355,6 +355,10 @@ def test_bad_usage_exits_with_2(trained):
         (["eval", str(trained), "--dynamic", "auto", "--decay", "2"], "--decay"),
         (["eval", str(trained), "--decay", "0.1"], "--dynamic"),
         (["eval", str(trained), "--temperature", "0"], "--temperature"),
+        (["figure", str(trained), "--out", os.devnull], f"{os.devnull} is no folder"),
+        (["bench", "--hidden", "0"], "hidden must be a whole number from 1; got 0"),
+        (["bench", "--repeats", "0"], "repeats must be"),
+        (["bench", "--rates", "2", "0.1"], "rates is a share"),
     ]:
         done = run(*arguments)
         assert done.returncode == 2, arguments

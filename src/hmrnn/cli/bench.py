@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from hmrnn.baselines import LSTM
-from hmrnn.config import Precision
+from hmrnn.config import Precision, check_share, check_size
 from hmrnn.domains.text.config import TextModelConfig
 from hmrnn.domains.text.data.symbols import Symbols
 from hmrnn.domains.text.model import TextModel
@@ -53,6 +53,12 @@ class Setting:
     """How often the two detectors fire."""
     layer_norm: bool = False
     """With layer normalisation."""
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "batch", "steps"):
+            check_size(name, getattr(self, name))
+        for rate in self.rates:
+            check_share("each of rates", rate)
 
     def network(self, engine: str) -> HMLSTM:
         """`bfloat16` is the native engine with products in it."""

@@ -74,6 +74,8 @@ def check_comparable(runs: Mapping[Path, RunConfig]) -> None:
 
 def one_file(out: Path, kinds: Sequence[str]) -> bool:
     """Whether a figure's --out is a file, and not a folder."""
+    if out.exists() and not out.is_dir() and out.suffix not in flags.FIGURE_ENDINGS:
+        raise UsageError(f"--out {out} is no folder, and its name does not end in {', '.join(flags.FIGURE_ENDINGS)}")
     is_file = out.suffix in flags.FIGURE_ENDINGS and not out.is_dir()
     if is_file and len(kinds) > 1:
         raise UsageError(f"--out {out} is one file: say with --kind which figure; or name a folder for all of them")

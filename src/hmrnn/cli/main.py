@@ -106,10 +106,12 @@ def bench(
     """
     from hmrnn.cli import bench, bench_gpu
     from hmrnn.cli.read import bad_usage
+    from hmrnn.config import check_size
     from hmrnn.devices import resolve
 
-    setting = bench.Setting(hidden, batch, steps, rates, layer_norm)
     with bad_usage("hmrnn bench"):
+        setting = bench.Setting(hidden, batch, steps, rates, layer_norm)
+        check_size("repeats", repeats)
         place = resolve(device)
         if plot is not None and place.type != "cpu":
             raise ValueError("--plot draws engines on a CPU")
