@@ -260,7 +260,7 @@ class TrainingConfig:
     imitates_rate: Annotated[bool, Suppress] = False  # as in runs that were begun when it did
     """Whether the auxiliary loss also asks how often detectors fire, and so works against the target rate."""
     guided_updates: int | None = None
-    """Updates during which the target rate and the auxiliary loss act on the detectors; 0 trains them as in the paper.
+    """Updates during which the target rate and the auxiliary loss act on the detectors; 0 for none, as in the paper.
     By default as long as the learning rate is above 0."""
     validate_every: float = 1.0
     """Epochs between validations."""
