@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, TextIO, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +16,7 @@ from tqdm import tqdm
 from hmrnn.cli.common import print_json, tell_scores
 from hmrnn.cli.flags import OfData, Score, Segment, Split
 from hmrnn.config import DataConfig, UsageError
+from hmrnn.domains.vectors.config import Words
 from hmrnn.domains.vectors.data import LineData, Lines, can_be_predicted
 from hmrnn.domains.vectors.evaluation import log_likelihoods
 from hmrnn.domains.vectors.generation import GeneratedPoint, generate_points
@@ -25,22 +24,12 @@ from hmrnn.domains.vectors.model import VectorModel
 from hmrnn.domains.vectors.structure import LineSegmentation
 from hmrnn.printable import printable
 from hmrnn.show.progress import show_bar
-from hmrnn.storage.files import finite
 from hmrnn.structure.scores import Ends, from_lines, scores_of
-from hmrnn.structure.written import FORMAT_VERSION, line_as_json
 from hmrnn.training.batches import Line
 from hmrnn.training.checkpoint import no_run, run_in
 
 Config = TypeVar("Config", bound=DataConfig)
 MOST_ON_PAGE = 100_000  # points on a page
-
-
-@dataclass(frozen=True)
-class Words:
-    """What a domain calls its lines and their points."""
-
-    line: str
-    point: str
 
 
 @dataclass(frozen=True)
@@ -147,19 +136,6 @@ def title_of(asked: Segment) -> str:
     """Of a page: what was read, and by which run."""
     names = ", ".join(file.name for file in asked.files)
     return printable(f"{names}, read by {asked.run.name}")
-
-
-def write_json(found: Iterator[tuple[Mapping[str, Any], LineSegmentation]], words: Words, out: TextIO) -> None:
-    """One JSON object, a line of the data a line, written as they are read: each with some notes about it."""
-    found = chain([next(found)], found)  # where there is nothing, nothing is written
-    out.write(f'{{"format_version": {FORMAT_VERSION}, "unit": "{words.point}", "{words.line}s": [')
-    separator = "\n"
-    for notes, line in found:
-        content = {**notes, **line_as_json(len(line.points), line.layers, line.updates, words.point)}
-        out.write(separator + json.dumps(finite(content)))
-        out.flush()
-        separator = ",\n"
-    out.write("\n]}\n")
 
 
 def segments_line(line: LineSegmentation) -> str:
