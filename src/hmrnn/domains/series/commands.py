@@ -98,7 +98,7 @@ def generate(asked: flags.Generate) -> None:
     model = load_model(SeriesModel, asked.run, asked.reading)
     given = None if asked.prime is None else undivided(model, SeriesDataConfig(str(asked.prime))).line(0)
     primed = 0 if given is None else len(given)
-    [made] = generated(model, given, 1, asked.max_new, asked.bias, asked.seed)
+    [made] = generated(asked, model, given)
     if given is None:
         made = made[1:]  # the step of which all is missing
     values = np.array([step.point for step in made], dtype=np.float32).reshape(-1, len(model.columns))

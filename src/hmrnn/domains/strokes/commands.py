@@ -72,7 +72,7 @@ def generate(asked: flags.Generate) -> None:
     model = load_model(StrokeModel, asked.run, asked.reading)
     given = None if asked.prime is None else first_line(asked.prime)
     primed = 0 if given is None else len(given)
-    made = generated(model, given, asked.lines, asked.max_new, asked.bias, asked.seed)
+    made = generated(asked, model, given, asked.lines)
     drawn = [np.array([point.point for point in line], dtype=np.float32) for line in made]
     if out is not None:
         draw(drawn, out, asked.animated, primed)
