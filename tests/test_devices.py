@@ -7,8 +7,8 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
+from support.commands import printed
 from support.small_runs import settings
-from test_triton import printed
 
 from hmrnn import HMLSTM, TextModel
 from hmrnn.cli import bench_gpu

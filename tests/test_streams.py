@@ -12,7 +12,7 @@ from torch import nn
 
 from hmrnn import HMLSTM, HRNN, HMLSTMState, Piecewise, Symbols, TextModel, TextModelConfig
 from hmrnn.domains.text.generation import generate
-from hmrnn.engines.native.streams import TextStream
+from hmrnn.domains.text.native import TextStream
 
 
 def network(**options) -> HMLSTM:

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, assume, given, settings
+from support.commands import printed
 from support.networks import Case, assert_equal, can_be_held_to, cases, results
-from test_bfloat16 import Rounding
-from test_bfloat16 import results as rounded
+from support.rounded import Rounding
+from support.rounded import results as rounded
 
 from hmrnn import HMLSTM, HMLSTMState, Symbols, TextModel, TextModelConfig, engines
 from hmrnn.engines import triton as engine
@@ -24,7 +25,6 @@ from hmrnn.engines.types import Rules
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-PROGRAMS = Path(__file__).parent / "support"
 
 
 # An example takes most of a second: a failing one is shown as it was found.
@@ -370,14 +370,6 @@ class TestGraphs:
         second.backward()
         with pytest.raises(RuntimeError, match="one window"):
             first.backward()
-
-
-def printed(program: str, *arguments: str) -> list[dict[str, object]]:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, str(PROGRAMS / program), *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 class TestOnAFakeGpu:

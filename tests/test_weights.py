@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from hmrnn import HMLSTM, ClockworkRNN, HMLSTMState, Symbols, TextModel, TextModelConfig
+from hmrnn.domains.text.native import TextStream
 from hmrnn.engines.native.products import linear
-from hmrnn.engines.native.streams import TextStream
 from hmrnn.equations import LayerWeights
 
 ENGINES = ["native", "events", "reference"]

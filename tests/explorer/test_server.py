@@ -26,13 +26,14 @@ from hmrnn.domains.strokes.data.points import from_strokes, read_json_lines
 from hmrnn.domains.strokes.hand import LETTER, Hand
 from hmrnn.domains.text import explorer as text_run
 from hmrnn.domains.text.config import TextReadingConfig
+from hmrnn.domains.text.explorer import MOST_CHARACTERS
 from hmrnn.domains.text.reading import read_on
 from hmrnn.domains.text.structure import follow
 from hmrnn.domains.text.written import write_json
 from hmrnn.explorer import listening, serve, server
 from hmrnn.explorer.loading import load
 from hmrnn.explorer.reading import BLOCK, Memory
-from hmrnn.explorer.requests import MOST_POINTS, MOST_SYMBOLS, Refused
+from hmrnn.explorer.requests import MOST_POINTS, Refused
 from hmrnn.structure.reading import Place
 from hmrnn.structure.written import Counted
 
@@ -162,9 +163,9 @@ def test_generate(folder, client):
     client.send(kind="stop")
     while "stopped" not in (answer := json.loads(client.socket.recv(timeout=60))):
         assert answer["id"] == number
-    answers, last = client.ask(kind="generate", text="a" * (MOST_SYMBOLS - 1), temperature=1, new=5)
+    answers, last = client.ask(kind="generate", text="a" * (MOST_CHARACTERS - 1), temperature=1, new=5)
     assert len(answers) == 1
-    assert "no room" in client.ask(kind="generate", text="a" * MOST_SYMBOLS, temperature=1, new=5)[1]["error"]
+    assert "no room" in client.ask(kind="generate", text="a" * MOST_CHARACTERS, temperature=1, new=5)[1]["error"]
 
 
 def test_the_segments_are_those_of_the_command_line(folder, client):
@@ -193,7 +194,7 @@ READ = {"id": 1, "run": 0, "kind": "read", "text": "a", "have": 0}
         ({**READ, "kind": "__class__"}, "kind must be"),
         ({**READ, "kind": "figure"}, "kind must be stop or one of read, generate, segments"),
         ({**READ, "text": None}, "text must be a string"),
-        ({**READ, "text": "a" * (MOST_SYMBOLS + 1)}, "5,001 characters is too long: 5,000"),
+        ({**READ, "text": "a" * (MOST_CHARACTERS + 1)}, "5,001 characters is too long: 5,000"),
         ({**READ, "have": 2}, "have must be a whole number from 0 to 1"),
         ({**READ, "slope": 0}, "slope must be a number from 0.1 to 20; got 0"),
         ({**READ, "slope": float("nan")}, "slope must be"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -37,3 +38,12 @@ def run(*arguments: str, cwd: Path | None = None, input: str | bytes = "") -> su
             os.chdir(folder)
     out, err = (stream.buffer.getvalue().decode() for stream in streams.values() if stream.flush() is None)
     return subprocess.CompletedProcess(arguments, code, out, err)
+
+
+def printed(program: str, *arguments: str) -> list[dict[str, object]]:
+    """What a program of this folder prints, a line of JSON each. Triton compiles there: it does not interpret."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, str(Path(__file__).parent / program), *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]

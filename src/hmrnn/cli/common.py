@@ -99,25 +99,17 @@ def write_figure(drawn: Figure, path: Path) -> None:
         file.write(content.getvalue())
 
 
-def tell_scores(
-    directory: Path,
-    what: str,
-    count: int,
-    unit: str,
-    scores: Scores,
-    as_json: bool,
-    all_scores: bool = False,
-) -> None:
-    """Of `count` symbols or points: a line for each layer, and with `all_scores` the whole table."""
-    if not as_json:
-        table = f"\n{score_table(scores)}" if all_scores else "\n--all shows every score and baseline"
+def tell_scores(asked: flags.Score, what: str, count: int, unit: str, scores: Scores) -> None:
+    """Of `count` symbols or points: a line for each layer, and with --all the whole table."""
+    if not asked.json:
+        table = f"\n{score_table(scores)}" if asked.all else "\n--all shows every score and baseline"
         print(f"{printable(what)}: {count:,} {unit}\n{score_summary(scores)}{table}")
         return
     plain = {
         layer: {name: {how: asdict(one) for how, one in rows.items()} for name, rows in conventions.items()}
         for layer, conventions in scores.items()
     }
-    print_json({"run": str(directory), "data": what, unit: count, "scores": plain})
+    print_json({"run": str(asked.run), "data": what, unit: count, "scores": plain})
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from typing import Any
 
 SLOPES = (0.1, 20.0)
 MOST_NEW = 1_000  # symbols or points that are made in one request
-MOST_SYMBOLS = 5_000  # of a text, with what is made of it
 MOST_POINTS = 3_000  # of a drawing as the model reads it, with what is made of it
 
 
@@ -49,10 +48,7 @@ class Request:
         value = self.content.get("text")
         if not isinstance(value, str):
             raise Refused(f"text must be a string; got {quoted(value)}")
-        if len(value) > MOST_SYMBOLS:
-            raise Refused(f"a text of {len(value):,} characters is too long: {MOST_SYMBOLS:,} are read")
-        # Half of a pair of surrogates is no character. It is shown as what it is: unreadable.
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value
 
 
 def quoted(value: Any) -> str:

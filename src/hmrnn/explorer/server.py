@@ -24,7 +24,7 @@ from hmrnn.domains import DOMAINS
 from hmrnn.explorer.connections import MOST_WAITING, Connection
 from hmrnn.explorer.guard import Guard
 from hmrnn.explorer.reading import Memory
-from hmrnn.explorer.requests import MOST_SYMBOLS, Refused, Request
+from hmrnn.explorer.requests import Refused, Request
 from hmrnn.explorer.runs import Answers, Run
 from hmrnn.structure.reading import PredictsNothing
 
@@ -55,7 +55,7 @@ class Explorer:
 
     def hello(self) -> dict[str, Any]:
         """What the page is told first."""
-        return {"runs": [run.described() for run in self.runs], "most_symbols": MOST_SYMBOLS}
+        return {"runs": [run.described() for run in self.runs]}
 
     async def compute(self, work: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self.worker, work)

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.optim import Optimizer
 
 from hmrnn.devices import any_weight
-from hmrnn.guidance.imitation import Teacher, extended, imitation, told, told_alone
+from hmrnn.guidance.imitation import Teacher, extended, imitation, inclinations, uncertainties
 from hmrnn.guidance.steering import MOST_OFTEN, Seen, excesses, obstacle, targets
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.layouts import padded
@@ -223,8 +223,8 @@ class Guide:
         if self.teacher is not None:
             if symbols is None:
                 raise TypeError("guide.loss() needs the symbols that were read: the teacher tells from them")
-            nearby = extended(self.teacher, self._arranged("symbols", symbols, seen))
-            kinds = told_alone(self.teacher, nearby, seen) if kinds is None else told(self.teacher, nearby, kinds)
+            taught = self.teacher, extended(self.teacher, self._arranged("symbols", symbols, seen))
+            kinds = inclinations(*taught, seen) if kinds is None else uncertainties(*taught, kinds)
         if kinds is None:
             raise TypeError("guide.loss() needs the uncertainty of each step: there is no teacher to tell")
         kinds = kinds.unsqueeze(-1) if kinds.dim() == 2 else kinds

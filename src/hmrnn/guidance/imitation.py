@@ -40,7 +40,7 @@ class Teacher(Protocol):
         """(past + T, B) symbols to (T, B): how much speaks for firing at each step."""
 
 
-def told(teacher: Teacher, nearby: npt.NDArray[Any], uncertainty: Tensor) -> Tensor:
+def uncertainties(teacher: Teacher, nearby: npt.NDArray[Any], uncertainty: Tensor) -> Tensor:
     """(T, B, 2): what the first detector learns from, and those above.
 
     nearby        (past + T, B) symbols
@@ -51,7 +51,7 @@ def told(teacher: Teacher, nearby: npt.NDArray[Any], uncertainty: Tensor) -> Ten
     return torch.stack([local + TIE * uncertainty, known], dim=-1)
 
 
-def told_alone(teacher: Teacher, nearby: npt.NDArray[Any], seen: Seen) -> Tensor:
+def inclinations(teacher: Teacher, nearby: npt.NDArray[Any], seen: Seen) -> Tensor:
     """(T, B, L-1): the same without a model's uncertainty. Of steps that are alike to the teacher, each detector is to
     fire where it is most inclined to."""
     local = torch.from_numpy(teacher.evidence(nearby)).to(seen.sums)

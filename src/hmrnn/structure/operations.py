@@ -89,28 +89,6 @@ def updates(operations: Tensor) -> Updates:
     return Updates(tuple((operations != COPY).sum(0).tolist()), len(operations))
 
 
-def steps_of(
-    model: Pretrained,
-    start: int,
-    inputs: Tensor,
-    out: HMLSTMOutput,
-    before: HMLSTMState,
-    surprisal: Tensor,
-    hidden: bool,
-) -> Steps:
-    """From the output for a batch of one row, and the state before it."""
-    return Steps(
-        start,
-        inputs,
-        out.operations[:, 0].cpu(),
-        out.z[:, 0].cpu() > 0.5,
-        detector_values(model, inputs, out, before)[:, 0].cpu(),
-        torch.stack([norms(steps)[:, 0] for steps in out.steps], dim=-1).cpu(),
-        surprisal,
-        tuple(h[:, 0].cpu() for h in out.h) if hidden else None,
-    )
-
-
 def norms(steps: Piecewise) -> Tensor:
     """(T, B)"""
     return steps.map(lambda values: values.norm(dim=-1, keepdim=True)).dense()[..., 0]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState
 from hmrnn.storage.pretrained import Pretrained
-from hmrnn.structure.operations import Steps, steps_of
+from hmrnn.structure.operations import Steps, detector_values, norms
 
 
 class PredictsNothing(ValueError):
@@ -63,5 +63,14 @@ class Read:
     @torch.no_grad()
     def steps(self, hidden: bool = False) -> Steps:
         """All about every step. `hidden`: with the hidden states."""
-        before, surprisal = self.before, self.surprisal()
-        return steps_of(self.model, before.at, self.inputs, self.rnn, before.state, surprisal, hidden)
+        out, before = self.rnn, self.before
+        return Steps(
+            before.at,
+            self.inputs,
+            self.operations.cpu(),
+            self.z.cpu(),
+            detector_values(self.model, self.inputs, out, before.state)[:, 0].cpu(),
+            torch.stack([norms(steps)[:, 0] for steps in out.steps], dim=-1).cpu(),
+            self.surprisal(),
+            tuple(h[:, 0].cpu() for h in out.h) if hidden else None,
+        )

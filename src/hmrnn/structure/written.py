@@ -32,14 +32,3 @@ def as_json(segment: Segment, *more: str) -> dict[str, Any]:
     """Its fields, with those named."""
     content = {name: getattr(segment, name) for name in ("layer", "start", "end", "closed", *more)}
     return content if segment.vector is None else {**content, "vector": finite(segment.vector.tolist())}
-
-
-def line_as_json(
-    points: int, layers: Iterable[Iterable[Segment]], done: Updates, unit: str = "point"
-) -> dict[str, Any]:
-    """A line: docs/strokes.md tells its fields."""
-    return {
-        f"{unit}s": points,
-        "segments": [as_json(segment) for layer in layers for segment in layer],
-        "updates": {"layers": done.layers, "all": done.all, "saved": done.saved},
-    }

@@ -23,7 +23,7 @@ from hmrnn.cli.common import (
 )
 from hmrnn.config import SettingError, UsageError
 from hmrnn.domains.series import flags
-from hmrnn.domains.series.config import SeriesDataConfig
+from hmrnn.domains.series.config import WORDS, SeriesDataConfig
 from hmrnn.domains.series.data.sequences import Known, SeriesData, SeriesLines, Values, lines_of, load_series
 from hmrnn.domains.series.drawing import STYLE, series_svg
 from hmrnn.domains.series.model import SeriesModel
@@ -31,16 +31,15 @@ from hmrnn.domains.vectors.commands import (
     MOST_ON_PAGE,
     Source,
     ToRead,
-    Words,
     generated,
     segments_line,
     tell_boundaries,
     tell_likelihood,
     title_of,
-    write_json,
 )
 from hmrnn.domains.vectors.data import LineData
 from hmrnn.domains.vectors.structure import LineSegmentation
+from hmrnn.domains.vectors.written import write_json
 from hmrnn.printable import for_stream, printable
 from hmrnn.show.drawings import drawings_page
 from hmrnn.storage.files import writing_out
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 FIGURES = ("training", "segments")
 FIGURES_MODULE = "hmrnn.domains.series.figures"
 SHOWN = 200  # steps of a figure
-WORDS = Words("sequence", "step")
 
 
 def to_read(model: SeriesModel, asked: flags.OfSeries | flags.Figure, **which: Any) -> ToRead[SeriesDataConfig]:
@@ -100,7 +98,7 @@ def generate(asked: flags.Generate) -> None:
     model = load_model(SeriesModel, asked.run, asked.reading)
     given = None if asked.prime is None else undivided(model, SeriesDataConfig(str(asked.prime))).line(0)
     primed = 0 if given is None else len(given)
-    [made] = generated(model, given, 1, asked.max_new, asked.bias, asked.seed)
+    [made] = generated(asked, model, given)
     if given is None:
         made = made[1:]  # the step of which all is missing
     values = np.array([step.point for step in made], dtype=np.float32).reshape(-1, len(model.columns))

@@ -20,9 +20,10 @@ from hmrnn.config import (
     check_share,
     check_size,
 )
-from hmrnn.domains.vectors.config import VectorModelConfig
+from hmrnn.domains.vectors.config import VectorModelConfig, Words
 
 MEASURE = Measure("nats", "nats a step (-log p: less is better)", 1.0, "steps")
+WORDS = Words("sequence", "step")
 SERIES_SETS = ("builtin",)
 MOST_COLUMNS = MOST_VALUES  # a run keeps the names of those that were asked for as a setting
 MOST_NUMBERS = 10**8  # of made series

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from hmrnn.domains.series.config import SeriesDataConfig
+from hmrnn.domains.series.config import WORDS, SeriesDataConfig
 from hmrnn.domains.series.data.files import LARGEST, read_csv
 from hmrnn.domains.series.data.sequences import Values, picked
 from hmrnn.domains.series.drawing import series_svg
 from hmrnn.domains.series.model import SeriesModel
+from hmrnn.domains.vectors.explorer import LineRun
 from hmrnn.domains.vectors.generation import generate_on
-from hmrnn.domains.vectors.reading import read_on
-from hmrnn.domains.vectors.structure import LineSegmentation
 from hmrnn.explorer.requests import MOST_NEW, MOST_POINTS, Refused, Request, quoted
-from hmrnn.explorer.runs import Answer, Answers, Run, answer_of
+from hmrnn.explorer.runs import Answer, Answers, answer_of
 from hmrnn.storage.files import finite
-from hmrnn.structure.operations import Steps
-from hmrnn.structure.reading import Place, Read
-from hmrnn.structure.segments import by_layer
-from hmrnn.structure.written import line_as_json
+from hmrnn.structure.reading import Place
 
 LARGEST_BIAS = 10.0
 
 
-class SeriesRun(Run[SeriesModel]):
+class SeriesRun(LineRun[SeriesModel]):
+    words = WORDS
+
     @property
     def kinds(self) -> Mapping[str, Callable[[Request], Answers]]:
         return {
@@ -43,9 +39,6 @@ class SeriesRun(Run[SeriesModel]):
 
     def described(self) -> Answer:
         return {**super().described(), "columns": self.model.columns}
-
-    def read_on(self, model: SeriesModel, inputs: Tensor, before: Place) -> Read:
-        return read_on(model, inputs, before)
 
     def steps(self, request: Request) -> Values:
         """The steps of a request: a list for each, of a number for each column, or null."""
@@ -62,9 +55,7 @@ class SeriesRun(Run[SeriesModel]):
 
     def open(self, request: Request) -> Answers:
         """The steps of a CSV file, in the columns that the model knows."""
-        content = request.content.get("text")
-        if not isinstance(content, str):
-            raise Refused("text must be a string: a CSV file")
+        content = request.text()
         config = SeriesDataConfig("the file", columns=self.model.columns)
         try:
             values = picked([read_csv(content.splitlines(), "it", "the file")], config).line(0)
@@ -93,19 +84,17 @@ class SeriesRun(Run[SeriesModel]):
                 raise Refused("the series has grown beyond all numbers: the model is hardly trained")
             yield {**answer, "start": answer["start"] - skipped, "steps": made.inputs.tolist()}
 
-    def found(self, request: Request) -> LineSegmentation:
+    def line(self, request: Request) -> Values:
         values = self.steps(request)
         if len(values) == 0:
             raise Refused("there is no series yet")
-        parts = [read.steps for read in self.read_all(self.asked_model(request), torch.from_numpy(values))]
-        return LineSegmentation(Steps.joined(parts), by_layer(parts, None), values)
+        return values
 
-    def segments(self, request: Request) -> Answers:
-        """The file that `hmrnn segment --format json` writes."""
-        found = self.found(request)
-        line = {"name": self.name, **line_as_json(len(found.points), found.layers, found.updates, "step")}
-        yield {"file": json.dumps({"format_version": 1, "unit": "step", "sequences": [line]}) + "\n"}
+    @property
+    def notes(self) -> Answer:
+        return {"name": self.name}
 
     def figure(self, request: Request) -> Answers:
         """The curves, and under them the segments of each layer."""
-        yield {"file": series_svg(self.model.columns, self.found(request))}
+        found = yield from self.found(request)
+        yield {"file": series_svg(self.model.columns, found)}

@@ -21,7 +21,7 @@ from hmrnn.cli.common import (
 )
 from hmrnn.config import STANDARD_INPUT, UsageError
 from hmrnn.domains.strokes import flags
-from hmrnn.domains.strokes.config import StrokeDataConfig
+from hmrnn.domains.strokes.config import WORDS, StrokeDataConfig
 from hmrnn.domains.strokes.data.lines import lines_of_file, load_strokes
 from hmrnn.domains.strokes.data.points import Points, read_json_lines, to_json, to_strokes
 from hmrnn.domains.strokes.data.writing import write_lines
@@ -31,15 +31,14 @@ from hmrnn.domains.strokes.model import StrokeModel
 from hmrnn.domains.vectors.commands import (
     MOST_ON_PAGE,
     Source,
-    Words,
     generated,
     segments_line,
     tell_boundaries,
     tell_likelihood,
     title_of,
-    write_json,
 )
 from hmrnn.domains.vectors.structure import LineSegmentation
+from hmrnn.domains.vectors.written import write_json
 from hmrnn.show.drawings import drawings_page
 from hmrnn.storage.files import writing_out
 from hmrnn.storage.pretrained import load_model
@@ -55,7 +54,6 @@ def other_data(config: StrokeDataConfig, data: str) -> StrokeDataConfig:
     return replace(config, data=data, division=config.division if data == "iam-ondb" else "shuffled")
 
 
-WORDS = Words("line", "point")
 SOURCE = Source(StrokeDataConfig, other_data, load_strokes, lambda config: lines_of_file(Path(config.data)))
 
 
@@ -74,7 +72,7 @@ def generate(asked: flags.Generate) -> None:
     model = load_model(StrokeModel, asked.run, asked.reading)
     given = None if asked.prime is None else first_line(asked.prime)
     primed = 0 if given is None else len(given)
-    made = generated(model, given, asked.lines, asked.max_new, asked.bias, asked.seed)
+    made = generated(asked, model, given, asked.lines)
     drawn = [np.array([point.point for point in line], dtype=np.float32) for line in made]
     if out is not None:
         draw(drawn, out, asked.animated, primed)

@@ -22,9 +22,10 @@ from hmrnn.config import (
     check_size,
     paper_training,
 )
-from hmrnn.domains.vectors.config import VectorModelConfig
+from hmrnn.domains.vectors.config import VectorModelConfig, Words
 
 MEASURE = Measure("nats", "nats a point (-log p: less is better)", 1.0, "points")
+WORDS = Words("line", "point")
 STROKE_SETS = ("iam-ondb", "builtin")
 
 

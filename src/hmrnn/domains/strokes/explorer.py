@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
@@ -10,27 +9,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
+from hmrnn.domains.strokes.config import WORDS
 from hmrnn.domains.strokes.data.points import LARGEST, Points, checked_strokes, to_json
 from hmrnn.domains.strokes.drawing import coloured_svg
 from hmrnn.domains.strokes.hand import LETTER, Hand
 from hmrnn.domains.strokes.model import StrokeModel
+from hmrnn.domains.vectors.explorer import LineRun
 from hmrnn.domains.vectors.generation import generate_on
-from hmrnn.domains.vectors.reading import read_on
 from hmrnn.explorer.reading import Memory
 from hmrnn.explorer.requests import MOST_NEW, MOST_POINTS, Refused, Request, quoted
-from hmrnn.explorer.runs import Answer, Answers, Run, answer_of
-from hmrnn.structure.operations import Steps, updates
-from hmrnn.structure.reading import Place, Read
-from hmrnn.structure.segments import by_layer
-from hmrnn.structure.written import line_as_json
+from hmrnn.explorer.runs import Answer, Answers, answer_of
+from hmrnn.structure.operations import Steps
+from hmrnn.structure.reading import Place
 
 NEATEST = 10.0
 BEGINNING = (LETTER / 2, 1.65 * LETTER)  # where a line begins that the model writes from nothing: letters begin on top
 
 
-class StrokeRun(Run[StrokeModel]):
+class StrokeRun(LineRun[StrokeModel]):
+    words = WORDS
+
     def __init__(self, number: int, name: str, model: StrokeModel, memory: Memory) -> None:
         super().__init__(number, name, model, memory)
         self.hand = Hand.of(model)
@@ -48,16 +47,13 @@ class StrokeRun(Run[StrokeModel]):
     def described(self) -> Answer:
         return {**super().described(), "letter": LETTER}
 
-    def read_on(self, model: StrokeModel, inputs: Tensor, before: Place) -> Read:
-        return read_on(model, inputs, before)
-
     def points(self, request: Request) -> tuple[Points, Any]:
         """The points that the model reads, and where on the screen the first one is."""
         strokes = strokes_of(request)
         points = self.hand.points(strokes, made_of(request, len(strokes)))
         return points, strokes[0][0] if strokes else BEGINNING
 
-    def drawn(self, request: Request) -> Points:
+    def line(self, request: Request) -> Points:
         points, _ = self.points(request)
         if len(points) == 0:
             raise Refused("there is nothing drawn yet")
@@ -89,29 +85,16 @@ class StrokeRun(Run[StrokeModel]):
                 raise Refused("the line has left every screen: it is hardly trained")
             yield shown(made.steps(), at[None])
 
-    def segments(self, request: Request) -> Answers:
-        """The file that `hmrnn segment --format json` writes."""
-        points, parts = self.drawn(request), []
-        for read in self.read_all(self.asked_model(request), torch.from_numpy(points)):
-            parts.append(read.steps)
-            yield None
-        line = line_as_json(len(points), by_layer(parts, None), updates(Steps.joined(parts).operations))
-        yield {"file": json.dumps({"format_version": 1, "unit": "point", "lines": [line]}) + "\n"}
-
     def figure(self, request: Request) -> Answers:
         """The drawing, coloured by the segments of a layer; of layer 0, by the strokes of the pen."""
-        points = self.drawn(request)
         layer = request.whole("layer", 0, self.detectors)
-        ends = [points[:, 2:] > 0.5]
-        for read in self.read_all(self.asked_model(request), torch.from_numpy(points)):
-            ends.append(read.steps.z.numpy())
-            yield None
-        columns = np.concatenate([ends[0], np.concatenate(ends[1:])], axis=1)
-        yield {"file": coloured_svg(points, columns[:, layer])}
+        found = yield from self.found(request)
+        ends = found.points[:, 2] > 0.5 if layer == 0 else found.steps.z[:, layer - 1].numpy()
+        yield {"file": coloured_svg(found.points, ends)}
 
     def drawing(self, request: Request) -> Answers:
         """The points as the model reads them, in the plain format: `hmrnn segment` and `--prime` take it."""
-        yield {"file": to_json(self.drawn(request)) + "\n"}
+        yield {"file": to_json(self.line(request)) + "\n"}
 
 
 def shown(steps: Steps, places: npt.NDArray[np.float64]) -> Answer:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
-from functools import reduce
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from io import BufferedReader, BytesIO
 from itertools import islice
 from operator import add
@@ -58,53 +58,57 @@ CLASSIFIED = 50_000  # symbols of a text that are enough to tell how often a det
 FIGURES = ("training", "boundaries", "norms", "classes")
 
 
-def text_to_evaluate(
-    directory: Path,
-    run: SavedRun | None,
-    data: str | None,
-    symbols: Symbols,
-    on_unknown: OnUnknown,
-    data_dir: Path | None,
-) -> tuple[TextDataConfig, TextData, bool]:
-    """The text that `data` names, or else the run's own; and whether it has parts of its own, or is the run's."""
-    if run is None:
-        if data is None:
-            raise no_run(directory)
-        config = TextDataConfig(data).at_home()
-        return config, load_text(config, data_dir, symbols, on_unknown), not config.is_path
-    assert isinstance(run.config, TextRunConfig)
-    config = replace(run.config.data, data=data or run.config.data.data).at_home()
-    text = load_text(config, data_dir or run.data_dir, symbols, on_unknown)
-    print(told_left_out(text.left_out), end="", file=sys.stderr)
-    if config == run.config.data and text.fingerprint != run.fingerprint:
-        raise ValueError(
-            f"{config.data} has changed since {directory} was trained on it, and so have its parts. A copy under "
-            "another name can be evaluated as a whole"
-        )
-    return config, text, not config.is_path or config == run.config.data
+@dataclass(frozen=True)
+class Source:
+    """Where the text comes from that a run reads: its own, or another."""
 
+    directory: Path  # of the run
+    symbols: Symbols
+    data_dir: Path | None
 
-def text_trained_on(directory: Path, run: SavedRun | None, symbols: Symbols, data_dir: Path | None) -> TextData:
-    """The run's own text, for what has to be measured or chosen on it."""
-    try:
-        return text_to_evaluate(directory, run, None, symbols, "error", data_dir)[1]
-    except (ValueError, OSError) as error:
-        raise ValueError(
-            f"--dynamic, and --temperature auto, need the text that {directory} was trained on: what gradients are "
-            f"like is measured on its training part, whatever rates are given, and the rest is chosen on its "
-            f"validation part. {error}"
-        ) from None
+    @cached_property
+    def run(self) -> SavedRun | None:
+        """None if the directory has only a model."""
+        return run_in(self.directory)
+
+    def text(self, data: str | None, on_unknown: OnUnknown) -> tuple[TextDataConfig, TextData, bool]:
+        """The text that `data` names, or else the run's own; and whether it has parts of its own, or is the run's."""
+        if self.run is None:
+            if data is None:
+                raise no_run(self.directory)
+            config = TextDataConfig(data).at_home()
+            return config, load_text(config, self.data_dir, self.symbols, on_unknown), not config.is_path
+        assert isinstance(self.run.config, TextRunConfig)
+        own = self.run.config.data
+        config = replace(own, data=data or own.data).at_home()
+        text = load_text(config, self.data_dir or self.run.data_dir, self.symbols, on_unknown)
+        print(told_left_out(text.left_out), end="", file=sys.stderr)
+        if config == own and text.fingerprint != self.run.fingerprint:
+            raise ValueError(
+                f"{config.data} has changed since {self.directory} was trained on it, and so have its parts. A copy "
+                "under another name can be evaluated as a whole"
+            )
+        return config, text, not config.is_path or config == own
+
+    def trained_on(self) -> TextData:
+        """The run's own text, for what has to be measured or chosen on it."""
+        try:
+            return self.text(None, "error")[1]
+        except (ValueError, OSError) as error:
+            raise ValueError(
+                f"--dynamic, and --temperature auto, need the text that {self.directory} was trained on: what "
+                f"gradients are like is measured on its training part, whatever rates are given, and the rest is "
+                f"chosen on its validation part. {error}"
+            ) from None
 
 
 def evaluate(asked: flags.Evaluate) -> None:
     """Tells the bits per character of a text, and beside them what was asked for."""
     directory, reading, adapting, streams = asked.run, asked.reading, asked.adapting, asked.streams
     model = load_model(TextModel, directory, reading)
-    run = run_in(directory)
-    own = text_trained_on(directory, run, model.symbols, asked.data_dir) if adapting.needs_own_text else None
-    config, text, in_parts = text_to_evaluate(
-        directory, run, asked.data, model.symbols, reading.on_unknown, asked.data_dir
-    )
+    source = Source(directory, model.symbols, asked.data_dir)
+    own = source.trained_on() if adapting.needs_own_text else None
+    config, text, in_parts = source.text(asked.data, reading.on_unknown)
     split = asked.split or ("test" if in_parts else "all")
     numbers = text.split(split)
     check_length(numbers)  # before minutes of choosing
@@ -241,9 +245,8 @@ def score(asked: flags.Score) -> None:
             text, known = from_words(content, newline="\n" in model.symbols.table)
         numbers, what = model.symbols.encode(text, reading.on_unknown), str(gold)
     else:
-        config, loaded, in_parts = text_to_evaluate(
-            directory, run_in(directory), asked.data, model.symbols, reading.on_unknown, asked.data_dir
-        )
+        source = Source(directory, model.symbols, asked.data_dir)
+        config, loaded, in_parts = source.text(asked.data, reading.on_unknown)
         split = asked.split or ("test" if in_parts else "all")
         numbers = torch.from_numpy(loaded.split(split)[: asked.first].astype(np.int64))
         what = f"{config.data}, {split}"
@@ -264,7 +267,7 @@ def score(asked: flags.Score) -> None:
     z = torch.cat([read.z.cpu() for read in follow(model, pieces)]).numpy()
     if z.shape[1] == 0:
         raise ValueError(f"{directory}: a {model.config.model} has no boundaries")
-    tell_scores(directory, what, len(numbers), "symbols", scores_of(z, known), asked.json, asked.all)
+    tell_scores(asked, what, len(numbers), "symbols", scores_of(z, known))
 
 
 def figure(asked: flags.Figure) -> None:
@@ -295,7 +298,7 @@ def numbers_to_draw(asked: flags.Figure, model: TextModel) -> torch.Tensor:
     """The text that is asked for, or the validation part of the run's own."""
     run, unknown = asked.runs[0], asked.reading.on_unknown
     if asked.text is None:
-        loaded = text_to_evaluate(run, run_in(run), None, model.symbols, unknown, asked.data_dir)[1]
+        _, loaded, _ = Source(run, model.symbols, asked.data_dir).text(None, unknown)
         return torch.from_numpy(loaded.split("valid").astype(np.int64))
     with asked.text.open("rb") as stream:
         read = numbered(iter(lambda: stream.read(READ_AT_ONCE), b""), model.symbols, unknown, str(asked.text))

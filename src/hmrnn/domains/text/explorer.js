@@ -95,7 +95,7 @@ class TextPage extends Page {
   #after = "";  // and what comes then: it is not read until all is there
 
   build(hello) {
-    this.most = hello.most_symbols;
+    this.most = hello.runs[0].most_characters;
     this.text = document.getElementById("text");
     this.text.value = hello.runs[0].text;
     this.text.selectionStart = this.text.selectionEnd = this.text.value.length;

@@ -19,7 +19,7 @@ from hmrnn.domains.text.page import readable
 from hmrnn.domains.text.reading import read_on, unseen
 from hmrnn.domains.text.written import write_json
 from hmrnn.explorer.reading import Memory
-from hmrnn.explorer.requests import MOST_NEW, MOST_SYMBOLS, Refused, Request
+from hmrnn.explorer.requests import MOST_NEW, Refused, Request
 from hmrnn.explorer.runs import Answer, Answers, Run, answer_of
 from hmrnn.printable import NAMED
 from hmrnn.structure.operations import Steps
@@ -28,6 +28,7 @@ from hmrnn.structure.written import Counted
 from hmrnn.training.checkpoint import load_run
 
 HOTTEST = 5.0
+MOST_CHARACTERS = 5_000  # of a text, with what is made of it
 SENTENCE = "the cat sat on the mat, and the dog lay by the door."
 OPENING = 200  # symbols that the page opens with
 
@@ -44,7 +45,7 @@ class TextRun(Run[TextModel]):
     def described(self) -> Answer:
         symbols = self.model.symbols
         own = {"unit": symbols.unit, "between": symbols.between, "on_unknown": self.on_unknown, "text": self.opening}
-        return {**super().described(), **own, "delay": self.model.delay}
+        return {**super().described(), **own, "delay": self.model.delay, "most_characters": MOST_CHARACTERS}
 
     @cached_property
     def opening(self) -> str:
@@ -69,7 +70,7 @@ class TextRun(Run[TextModel]):
 
     def read(self, request: Request) -> Answers:
         """Every step from the symbol on that the page does not have: `have` counts the characters it has."""
-        text, model = request.text(), self.asked_model(request)
+        text, model = text_of(request), self.asked_model(request)
         numbers = self.numbers(text)
         have = len(self.numbers(self.model.symbols.whole(text[: request.whole("have", 0, len(text))])))
         first = {"start": have, "unknown": self.unknown(text)}
@@ -94,11 +95,11 @@ class TextRun(Run[TextModel]):
 
     def generate(self, request: Request) -> Answers:
         """What follows the text, symbol by symbol, each with its step."""
-        prompt, model = request.text(), self.asked_model(request)
+        prompt, model = text_of(request), self.asked_model(request)
         sampling = Sampling(request.number("temperature", 0, HOTTEST))
-        new, room = request.whole("new", 1, MOST_NEW), MOST_SYMBOLS - len(prompt)
+        new, room = request.whole("new", 1, MOST_NEW), MOST_CHARACTERS - len(prompt)
         if room == 0:
-            raise Refused(f"there is no room for more: a text has at most {MOST_SYMBOLS:,} characters")
+            raise Refused(f"there is no room for more: a text has at most {MOST_CHARACTERS:,} characters")
         place = Place.start(model)
         for read in self.read_all(model, self.numbers(prompt)):
             place = read.after
@@ -109,13 +110,21 @@ class TextRun(Run[TextModel]):
 
     def segments(self, request: Request) -> Answers:
         """The file that `hmrnn segment --format json` writes."""
-        text, model, parts = request.text(), self.asked_model(request), []
+        text, model, parts = text_of(request), self.asked_model(request), []
         for read in self.read_all(model, self.numbers(text)):
             parts.append(read.steps)
             yield None
         file = StringIO()
         write_json(model, Counted(parts), file)
         yield {"file": file.getvalue()}
+
+
+def text_of(request: Request) -> str:
+    text = request.text()
+    if len(text) > MOST_CHARACTERS:
+        raise Refused(f"a text of {len(text):,} characters is too long: {MOST_CHARACTERS:,} are read")
+    # Half of a pair of surrogates is no character. It is shown as what it is: unreadable.
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def own_text(directory: Path | None, symbols: Symbols) -> str:

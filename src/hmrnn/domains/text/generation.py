@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hmrnn.config import check_not_negative
 from hmrnn.domains.text.config import OnUnknown
+from hmrnn.domains.text.native import TextStream
 from hmrnn.domains.text.reading import PIECE, read_on, unseen
-from hmrnn.engines.native.streams import TextStream
 from hmrnn.structure.reading import Place, PredictsNothing, Read
 
 if TYPE_CHECKING:

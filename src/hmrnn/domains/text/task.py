@@ -17,7 +17,7 @@ from hmrnn.domains.text.data.streams import Streams
 from hmrnn.domains.text.evaluation import score_text
 from hmrnn.domains.text.model import TextModel
 from hmrnn.guidance.branching import Branching
-from hmrnn.guidance.imitation import told
+from hmrnn.guidance.imitation import uncertainties
 from hmrnn.guidance.last_three import LastThree
 from hmrnn.guidance.steering import MOST_OFTEN
 from hmrnn.sequence import HMLSTMState
@@ -124,7 +124,7 @@ class TextTask:
         """(T, B, 2): by what the teacher knows of the symbols nearby, and by all that the model knows of the past."""
         # A stream's past is the end of the one before it; that of the text's start is the text's end.
         past = streams.symbols(start - self.teacher.past, end)
-        return told(self.teacher, past, entropy)
+        return uncertainties(self.teacher, past, entropy)
 
     @torch.no_grad()
     def read(self, model: Pretrained, window: int, state: HMLSTMState | None) -> HMLSTMState:

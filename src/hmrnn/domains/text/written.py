@@ -21,6 +21,7 @@ def write_marked(
     reads: Counted[Read],
     out: TextIO,
     mark: MarkOf = mark,
+    *,
     separates: bool = False,
     escape: bool = False,
 ) -> Updates | None:

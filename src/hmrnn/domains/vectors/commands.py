@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, TextIO, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from tqdm import tqdm
 
 from hmrnn.cli.common import print_json, tell_scores
 from hmrnn.cli.flags import OfData, Score, Segment, Split
 from hmrnn.config import DataConfig, UsageError
+from hmrnn.domains.vectors.config import Words
 from hmrnn.domains.vectors.data import LineData, Lines, can_be_predicted
 from hmrnn.domains.vectors.evaluation import log_likelihoods
+from hmrnn.domains.vectors.flags import Generate
 from hmrnn.domains.vectors.generation import GeneratedPoint, generate_points
 from hmrnn.domains.vectors.model import VectorModel
-from hmrnn.domains.vectors.structure import LineSegmentation
+from hmrnn.domains.vectors.structure import LineSegmentation, follow
 from hmrnn.printable import printable
 from hmrnn.show.progress import show_bar
-from hmrnn.storage.files import finite
 from hmrnn.structure.scores import Ends, from_lines, scores_of
-from hmrnn.structure.written import FORMAT_VERSION, line_as_json
 from hmrnn.training.batches import Line
 from hmrnn.training.checkpoint import no_run, run_in
 
 Config = TypeVar("Config", bound=DataConfig)
 MOST_ON_PAGE = 100_000  # points on a page
-
-
-@dataclass(frozen=True)
-class Words:
-    """What a domain calls its lines and their points."""
-
-    line: str
-    point: str
 
 
 @dataclass(frozen=True)
@@ -129,14 +120,15 @@ def tell_likelihood(
 
 
 def generated(
-    model: VectorModel[Any], given: Line | None, lines: int, max_new: int, bias: float, seed: int | None
+    asked: Generate, model: VectorModel[Any], given: Line | None, lines: int = 1
 ) -> list[list[GeneratedPoint]]:
     """Lines that a model makes, each with the next seed."""
     made = []
-    with tqdm(total=lines * max_new, unit="pt", leave=False, disable=not show_bar(True)) as bar:
+    with tqdm(total=lines * asked.max_new, unit="pt", leave=False, disable=not show_bar(True)) as bar:
         for i in range(lines):
             line = []
-            for point in generate_points(model, given, max_new, bias, None if seed is None else seed + i):
+            seed = None if asked.seed is None else asked.seed + i
+            for point in generate_points(model, given, asked.max_new, asked.bias, seed):
                 line.append(point)
                 bar.update(point.new)
             made.append(line)
@@ -147,19 +139,6 @@ def title_of(asked: Segment) -> str:
     """Of a page: what was read, and by which run."""
     names = ", ".join(file.name for file in asked.files)
     return printable(f"{names}, read by {asked.run.name}")
-
-
-def write_json(found: Iterator[tuple[Mapping[str, Any], LineSegmentation]], words: Words, out: TextIO) -> None:
-    """One JSON object, a line of the data a line, written as they are read: each with some notes about it."""
-    found = chain([next(found)], found)  # where there is nothing, nothing is written
-    out.write(f'{{"format_version": {FORMAT_VERSION}, "unit": "{words.point}", "{words.line}s": [')
-    separator = "\n"
-    for notes, line in found:
-        content = {**notes, **line_as_json(len(line.points), line.layers, line.updates, words.point)}
-        out.write(separator + json.dumps(finite(content)))
-        out.flush()
-        separator = ",\n"
-    out.write("\n]}\n")
 
 
 def segments_line(line: LineSegmentation) -> str:
@@ -178,9 +157,8 @@ def tell_boundaries(
 ) -> None:
     """How well the boundaries of each layer fit the known ones of each line."""
     lines = tqdm(read.lines, leave=False, unit=words.line, disable=not show_bar(True))
-    z = np.concatenate([model.segment(line).steps.z.numpy() for line in lines])
+    z = torch.cat([read.z.cpu() for line in lines for read in follow(model, line)]).numpy()
     if z.shape[1] == 0:
         raise ValueError(f"{asked.run}: a {model.config.model} has no boundaries")
     what = f"{read.config.data}, {read.split}" + (f", within {margin} {words.point}s" if margin else "")
-    scores = scores_of(z, from_lines(known), margin)
-    tell_scores(asked.run, what, len(z), f"{words.point}s", scores, asked.json, asked.all)
+    tell_scores(asked, what, len(z), f"{words.point}s", scores_of(z, from_lines(known), margin))

@@ -1,4 +1,4 @@
-"""What can be set of runs on vectors."""
+"""What can be set of runs on vectors, and what domains call them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ from hmrnn.config import (
     ModelConfig,
     check_size,
 )
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a domain calls its lines and their points."""
+
+    line: str
+    point: str
 
 
 @dataclass(frozen=True)

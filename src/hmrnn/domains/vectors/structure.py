@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import torch
 
 from hmrnn.domains.vectors.reading import read_on
 from hmrnn.structure.operations import Steps
-from hmrnn.structure.reading import Place
+from hmrnn.structure.reading import Place, Read
 from hmrnn.structure.segments import Found, by_layer
 from hmrnn.training.batches import Line
 
@@ -29,11 +30,16 @@ class LineSegmentation(Found):
 
 def segment_points(model: VectorModel[Any], points: Line, *, vectors: bool = False) -> LineSegmentation:
     """All about a line."""
+    parts = [read.steps(hidden=vectors) for read in follow(model, points)]
+    return model.segmentation(Steps.joined(parts), by_layer(parts, None), points)
+
+
+def follow(model: VectorModel[Any], points: Line) -> Iterator[Read]:
+    """Reads a line piece by piece."""
     if len(points) == 0:
         raise ValueError("the line has no points: there is nothing to segment")
-    parts, place = [], Place.start(model)
+    place = Place.start(model)
     for piece in torch.from_numpy(np.array(points, dtype=np.float32)).split(PIECE):
         read = read_on(model, piece, place)
-        parts.append(read.steps(hidden=vectors))
+        yield read
         place = read.after
-    return model.segmentation(Steps.joined(parts), by_layer(parts, None), points)
