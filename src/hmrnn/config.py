@@ -322,8 +322,8 @@ class ReadingConfig:
     """Which model of a run reads, and how."""
 
     checkpoint: Literal["best", "last"] = "best"
-    """Which model of the run: the one with the best validation, or the last. If the run averages its weights (--average),
-    best is the average."""
+    """Which model of the run: the one with the best validation, or the last.
+    If the run averages its weights (--average), best is the average."""
     engine: EngineName = "auto"
     """Engine that computes the network. auto: native on a CPU, or events without it; reference on a GPU."""
     precision: Precision = "auto"
