@@ -140,7 +140,8 @@ class ModelConfig:
     copy_boundary: CopyBoundary = "hold"
     """Boundary of a layer that copies its state. hold: 0. recompute: the detector decides at every step."""
     boundary_bias: float | tuple[float, ...] = 0.0
-    """Initial bias of the detectors: one number, or one for each layer but the last."""
+    """Initial bias of the detectors: one number, or one for each layer but the last. If detectors are not
+    guided, raise it if one never fires, and lower it if one always fires."""
     slope: Annotated[float, Suppress] = 1.0  # in training the schedule decides
     """Slope of the detectors' hard sigmoid."""
     precision: Precision = "auto"
@@ -152,7 +153,7 @@ class ModelConfig:
     """Dropout of the input embedding in training: share of its units set to 0, one mask for a sequence and window."""
     dropout: float = 0.0
     """Dropout between layers in training: share of units set to 0 for the layer above, one mask for a sequence and
-    window. Detectors see all units."""
+    window. Detectors see all units. Raise it if validation gets worse while training improves."""
     output_dropout: float = 0.0
     """Dropout of the output embedding in training: share of its units set to 0, a new mask for each step."""
 
@@ -235,7 +236,7 @@ class TrainingConfig:
     cooldown: float = 0.0
     """Share of the run, at its end, over which the learning rate decays linearly to 0."""
     warmup: int = 0
-    """Updates over which the learning rate rises linearly at the start."""
+    """Updates over which the learning rate rises linearly at the start. Raise it if the first updates diverge."""
     weight_decay: float = 0.0
     """Decoupled weight decay of matrices, as in AdamW."""
     average: float = 0.0
@@ -267,7 +268,7 @@ class TrainingConfig:
     epochs: float = 100.0
     """Number of epochs. Fractions are allowed."""
     minutes: float | None = None
-    """Stop after this many minutes of training. The learning rate then decays by the clock.
+    """Stop after this many minutes of training. With a cooldown, the learning rate then decays by the clock.
     On the command line, --minutes alone removes the limit of epochs."""
     checkpoint_minutes: float | None = None
     """Minutes between checkpoints. By default seconds at first, 5 minutes in long runs, at most 2 % of the time."""
@@ -321,7 +322,8 @@ class ReadingConfig:
     """Which model of a run reads, and how."""
 
     checkpoint: Literal["best", "last"] = "best"
-    """Which model of the run: the one with the best validation, or the last. Only best is averaged (--average)."""
+    """Which model of the run: the one with the best validation, or the last.
+    If the run averages its weights (--average), best is the average."""
     engine: EngineName = "auto"
     """Engine that computes the network. auto: native on a CPU, or events without it; reference on a GPU."""
     precision: Precision = "auto"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Run = Annotated[Path, shown_as("RUN", located)]
 Runs = Annotated[Positional[tuple[Run, ...]], arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")]
+Files = Annotated[Positional[tuple[Path, ...]], arg(metavar="[FILE ...]")]
 FIGURE_ENDINGS = (".pdf", ".svg", ".png")
 Split: TypeAlias = Literal["train", "valid", "test", "all"]
 BY_DEFAULT = ReadingConfig()
@@ -151,7 +152,7 @@ class Generate(OfRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Segment(OfRun):
-    files: Annotated[Positional[tuple[Path, ...]], arg(metavar="[FILE ...]")] = (STANDARD_INPUT,)
+    files: Files = (STANDARD_INPUT,)
     """Files and folders to read; - is standard input."""
     out: Path | None = None
     """File to write. By default standard output."""

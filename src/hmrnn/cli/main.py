@@ -96,13 +96,13 @@ def bench(
 
     Args:
         hidden: Units of each of the three layers.
-        batch: Batch rows.
-        steps: Time steps of a training step.
+        batch: Sequences in a batch.
+        steps: Length of the sequences in time steps.
         rates: Firing rates of the two detectors, set by their biases.
         layer_norm: Use layer normalisation.
         repeats: Number of rounds; the median counts.
         plot: Also sweep firing rate, steps, batch and units, and draw this figure (.png, .svg or .pdf).
-        device: Device: cpu, cuda, cuda:N or mps. Please send us what it prints for a GPU.
+        device: Device: cpu, cuda, cuda:N or mps.
     """
     from hmrnn.cli import bench, bench_gpu
     from hmrnn.cli.read import bad_usage

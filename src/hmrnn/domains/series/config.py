@@ -104,14 +104,14 @@ class SeriesDataConfig(DataConfig):
     data: NameOrFile = "builtin"
     """builtin, a file (.csv with a header, .npy, .npz), or a folder of such files, one sequence each."""
     columns: tuple[str, ...] | None = None
-    """Columns to read, in this order. By default all numeric ones but time and dates."""
+    """Columns to read, in this order. By default all but time and dates; one that is not numeric is then an error."""
     ends: str | None = None
     """Column that is 1 where a segment ends and 0 elsewhere. The model does not read it; hmrnn score does."""
     piece: int = 1000
     """Training: cut sequences that are longer than this many steps."""
     division_seed: int = 0
     """Random seed of the split into 90, 5 and 5 % of the sequences.
-    Fewer than 20 sequences are each split in time instead."""
+    Fewer than 20 sequences are each split in time instead, without those shorter than 40 steps."""
     planted: PlantedSeriesConfig = field(default_factory=PlantedSeriesConfig)
 
     def __post_init__(self) -> None:

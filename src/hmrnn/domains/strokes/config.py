@@ -95,7 +95,7 @@ class StrokeDataConfig(DataConfig):
     scaling: float = 0.0
     """In training, scale each line by a random factor between 1 - this and 1 + this, a new one in each epoch."""
     late_window: tuple[int, int] | None = None
-    """Two numbers: from this epoch on, counted from 0, windows have this many steps."""
+    """An epoch, counted from 0, and the number of steps that windows have from this epoch on."""
     writing: WritingConfig = field(default_factory=WritingConfig)
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from hmrnn.cli import flags
-from hmrnn.config import NameOrFile, UsageError, check_not_negative, check_size
+from hmrnn.config import STANDARD_INPUT, NameOrFile, UsageError, check_not_negative, check_size
 from hmrnn.domains.strokes.config import StrokeRunConfig
 from hmrnn.domains.vectors import flags as vectors
 
@@ -36,8 +36,8 @@ class Evaluate(OfStrokes):
 
     examples = ("eval runs/letters",)
     sigma_floor: float = 0.0
-    """Raise each standard deviation of the predicted density to at least this, in normalised units. Coordinates are
-    whole numbers, so a smaller floor raises the likelihood by itself: compare models at the same floor."""
+    """Raise each standard deviation of the predicted density to at least this, in normalised units. If
+    coordinates are whole numbers, a smaller floor raises the likelihood by itself: compare models at the same floor."""
 
     def check(self) -> None:
         check_not_negative("--sigma-floor", self.sigma_floor)
@@ -76,6 +76,8 @@ class Segment(flags.Segment):
     """Show the segments that a run finds in each line of a file of JSON lines."""
 
     examples = ("segment runs/letters mine.jsonl --format html --out mine.html",)
+    files: flags.Files = (STANDARD_INPUT,)
+    """Files of JSON lines to read; - is standard input."""
     format: Literal["text", "json", "html"] = "text"
     """text counts the segments of each line, json lists them, html draws them."""
 

@@ -45,7 +45,8 @@ class OfText(flags.OfData):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(OfText):
-    """Measure how well a run predicts a text, in bits per character, byte or token."""
+    """Measure how well a run predicts a text, in bits per character or token. For a run on bytes, a byte counts as a
+    character."""
 
     examples = (
         "eval runs/novel",
@@ -83,11 +84,11 @@ class Generate(flags.Generate):
     start: Annotated[Positional[str], arg(metavar="[PROMPT]")] = ""
     """Text to continue."""
     prompt: str = ""
-    """Text to continue, as a flag."""
+    """Text to continue, the same as PROMPT."""
     max_new: int = 500
     """Number of symbols to generate."""
     temperature: float = 1.0
-    """Below 1, likely symbols become likelier; 0 always takes the likeliest."""
+    """Divide logits by this. Below 1, likely symbols become likelier; 0 always takes the likeliest."""
     top_k: int | None = None
     """Sample only from this many likeliest symbols."""
     top_p: float | None = None
