@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from hmrnn.config import TrainingConfig
+from hmrnn.domains import DOMAINS
 from hmrnn.domains.series.config import MOST_COLUMNS, SeriesDataConfig
 from hmrnn.storage.config_json import check_setting, from_json
 
@@ -27,3 +30,18 @@ def test_as_many_columns_as_a_file_may_have():
     assert from_json(SeriesDataConfig, {"columns": names}, "it").columns == tuple(names)
     with pytest.raises(ValueError, match="it: columns can't be"):
         from_json(SeriesDataConfig, {"columns": [*names, "one more"]}, "it")
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_what_json_calls_true_is_no_number(name):
+    """To Python it is: a slope of true was a traceback, and a rate of true was 1."""
+    domain = DOMAINS[name]
+    for config in (domain.model_config(), domain.data_config("x"), TrainingConfig()):
+        for field in dataclasses.fields(config):
+            if dataclasses.is_dataclass(value := getattr(config, field.name)):
+                continue
+            if isinstance(value, bool):
+                assert from_json(type(config), {field.name: not value}, "here") != config
+            else:
+                with pytest.raises(ValueError, match=f"{field.name} can't be 'True'"):
+                    from_json(type(config), {field.name: True}, "here")

@@ -30,8 +30,8 @@ def matplotlib_figures(module: str) -> Any:
     """A module that draws, if what it needs is there."""
     try:
         return import_module(module)
-    except ImportError:
-        raise ValueError("figures need the package matplotlib: pip install 'hmrnn[show]'") from None
+    except ImportError as error:
+        raise ValueError(f"figures need the package matplotlib: pip install 'hmrnn[show]' ({error})") from None
 
 
 def draw_figures(

@@ -17,9 +17,9 @@ def serve(
     """Serves the page for one run, or for two to compare, on 127.0.0.1 until it is interrupted. Port 0: a free one."""
     try:
         from hmrnn.explorer.server import create_app, server_of
-    except ImportError:
+    except ImportError as error:
         raise ValueError(
-            "the explorer needs the packages starlette, uvicorn and websockets: pip install 'hmrnn[explore]'"
+            f"the explorer needs the packages starlette, uvicorn and websockets: pip install 'hmrnn[explore]' ({error})"
         ) from None
     from hmrnn.explorer.loading import load
     from hmrnn.explorer.reading import Memory

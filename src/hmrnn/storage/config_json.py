@@ -54,6 +54,8 @@ def check_setting(name: str, value: Any, hint: Any) -> None:
     """Refuses a value of the wrong type, too many of them, and numbers that fit into no machine's."""
     parts = value if isinstance(value, tuple) else (value,)
     fits = len(parts) <= MOST_VALUES and not any(isinstance(part, int) and abs(part) >= 2**63 for part in parts)
+    if hint is not bool:  # to Python, True is a number
+        fits = fits and not any(isinstance(part, bool) for part in parts)
     try:
         if fits:
             check_type(value, hint, collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS)
