@@ -75,7 +75,7 @@ def test_columns_are_picked_in_their_order(tmp_path):
         ("1,2\n3,4\n", "names of the columns"),
         ("a,a\n1,2\n", "same name"),
         ("a,b\n1,2\n3\n", "row 3 has 1 values"),
-        ("a,b\n1,2\n3,many\n", "row 2 of column 'b' is no number: 'many'. columns names"),
+        ("a,b\n1,2\n3,many\n", "row 2 of column 'b' is no number: 'many'. columns says which"),
         ("a,b\n1,2\n3,inf\n", "beyond 1e+30"),
         ("a,b\n1,2\n3,2024_05\n", "row 2 of column 'b' is no number: '2024_05'"),
         ("time\n1\n2\n", "no column to read"),
@@ -84,6 +84,22 @@ def test_columns_are_picked_in_their_order(tmp_path):
 def test_what_is_no_series_is_refused(tmp_path, text, told):
     with pytest.raises(ValueError, match=told.replace("+", r"\+")):
         lines_of(SeriesDataConfig(write(tmp_path / "a.csv", text)))
+
+
+def test_ends_that_are_no_numbers_name_their_own_setting(tmp_path):
+    with pytest.raises(ValueError, match=r"column .b. is no number: .yes.\. ends says which"):
+        lines_of(SeriesDataConfig(write(tmp_path / "a.csv", "a,b\n1,yes\n"), ends="b"))
+
+
+def test_sequences_that_are_too_short_are_told(tmp_path):
+    for name, steps in (("a", 100), ("b", 39), ("c", 40)):
+        write(tmp_path / f"{name}.csv", HEADER + rows(steps))
+    assert load_series(SeriesDataConfig(str(tmp_path))).description().endswith("; sequences that are too short: 1")
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for i in range(30):
+        write(folder / f"{i}.csv", HEADER + rows(1 if i < 2 else 5))
+    assert load_series(SeriesDataConfig(str(folder))).description().endswith("; sequences that are too short: 2")
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path):

@@ -218,6 +218,9 @@ def test_segment_of_nothing(trained, tmp_path):
     done = run("segment", str(trained), str(tmp_path / "nothing"))
     assert done.returncode == 1
     assert "nothing" in done.stderr
+    done = run("segment", str(trained), str(tmp_path))
+    assert done.returncode == 2
+    assert f"{tmp_path}: this is a folder" in done.stderr
 
 
 def curves(directory: Path) -> list[int]:

@@ -62,11 +62,13 @@ class SeriesData(LineData):
     """Sequences in three parts."""
 
     lines: SeriesLines
+    short: int  # sequences that were left out since they have too few steps
 
     def description(self) -> str:
         parts = ", ".join(f"{len(own):,} {name}" for name, own in self.splits.items())
         lines = self.lines
         left_out = f"; left out: {', '.join(lines.left_out)}, no measurement" if lines.left_out else ""
+        left_out += f"; sequences that are too short: {self.short:,}" if self.short else ""
         missing = int(np.isnan(lines.points).sum())
         gaps = f"; {missing:,} of {lines.points.size:,} values are missing" if missing else ""
         return f"{parts} sequences of {', '.join(lines.columns)}{left_out}{gaps}"
@@ -89,7 +91,7 @@ def load_series(config: SeriesDataConfig, data_dir: Path | None = None) -> Serie
     splits = shuffled(lines.names, usable, config.division_seed)
     if not all(len(own) for own in splits.values()):
         raise ValueError(f"{config.data}: too few sequences have a second step to predict: {usable.sum()}")
-    return SeriesData(lines, splits)
+    return SeriesData(lines, splits, int((~usable).sum()))
 
 
 def lines_of(config: SeriesDataConfig) -> SeriesLines:
@@ -159,8 +161,8 @@ def numbers_of(table: Table, column: str, config: SeriesDataConfig) -> npt.NDArr
         )
     if isinstance(values, NotNumbers):
         raise SettingError(
-            "{data}: {name}: row {row} of column {column!r} is no number: {value!r}. {0} names the columns to read",
-            "columns",
+            "{data}: {name}: row {row} of column {column!r} is no number: {value!r}. {0} says which to read",
+            "ends" if column == config.ends else "columns",
             data=config.data,
             name=table.name,
             row=values.row,
@@ -189,4 +191,4 @@ def divided(lines: SeriesLines, data: str) -> SeriesData:
             parts.append((f"{lines.names[i]}, {name}", lines.points[pieces[-1]]))
     known = {name: np.concatenate([ends[own] for own in pieces]) for name, ends in lines.known.items()}
     cut = replace(lines, **vars(joined(parts)), known=known)
-    return SeriesData(cut, {name: np.array(own) for name, own in splits.items()})
+    return SeriesData(cut, {name: np.array(own) for name, own in splits.items()}, len(lines.names) - len(long))
