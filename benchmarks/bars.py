@@ -3,8 +3,8 @@
 Every ratio is between two things timed in one run, in turn. The median of the rounds counts; beside it stands the worst
 round of ours against the median of theirs. Three layers, input size 128, 100 steps, firing rates .21 / .03.
 Bars in bfloat16 are for processors that multiply it fast (AMX, or AVX512-BF16 of AMD); elsewhere they are not judged.
-`python benchmarks/bars.py --only streaming` measures those whose name contains the word. The last line, JSON, is kept in
-benchmarks/bars.json as the record of the tables in docs/engines.md.
+`python benchmarks/bars.py --only streaming` measures those whose name contains the word. The last line, JSON, is kept
+in benchmarks/bars.json: the record of the tables in docs/engines.md.
 """
 
 from __future__ import annotations
