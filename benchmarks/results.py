@@ -45,7 +45,7 @@ PAPER = {  # what its tables have for each of these runs, in the order in which 
 }
 ORDER = list(PAPER)
 DIFFERS = {  # from the paper, beyond docs/deviations.md
-    "ptb-paper": "nothing",
+    "ptb-paper": "what the paper leaves open",
     "ptb-lstm": "dropout",
     "text8-lstm": "one epoch",
     "iam-lstm": "split, dropout",
@@ -134,11 +134,11 @@ def results() -> list[tuple[str, dict[str, Any]]]:
 
 
 def full_table() -> str:
-    head = "| run | test | model | weights | updates | epochs | hours | cores | precision | seed |"
-    lines = [head, "|---" * 10 + "|"]
+    head = "| run | test | boundaries | model | weights | updates | epochs | hours | cores | precision | seed |"
+    lines = [head, "|---" * 11 + "|"]
     for name, r in results():
         lines.append(
-            f"| `{name}` | {measure(r)} | {r['model']} {shape(r)} | {r['weights']:,} | "
+            f"| `{name}` | {measure(r)} | {detector_rates(name)} | {r['model']} {shape(r)} | {r['weights']:,} | "
             f"{r['updates']:,} | {r['epochs']:.1f} | {r['hours']:.1f} | {r['cores']} | {r['precision']} | {r['seed']} |"
         )
     commands = [
@@ -170,6 +170,16 @@ def shape(result: dict[str, Any]) -> str:
     """3×512, or the units of each layer if they differ."""
     sizes = result["hidden_sizes"]
     return f"{len(sizes)}×{sizes[0]}" if len(set(sizes)) == 1 else "/".join(map(str, sizes))
+
+
+def detector_rates(name: str) -> str:
+    """How often the detector of each layer fired at the best validation."""
+    records = (json.loads(line) for line in (RUNS / name / "metrics.jsonl").read_text().splitlines())
+    validations = [r for r in records if "valid_rates" in r]
+    if not validations:
+        return "–"
+    best = min(validations, key=lambda r: r["valid_bits"] if "valid_bits" in r else r["valid_nats"])
+    return ", ".join(f"{rate:.3f}" for rate in best["valid_rates"]) or "–"
 
 
 def measure(result: dict[str, Any]) -> str:

@@ -64,6 +64,17 @@ def test_a_run_is_finished_once_and_stands_in_the_tables(results, text_file, tmp
     assert "\nhmrnn train text …\n" in page
 
 
+def test_rates_of_detectors_are_those_of_the_best_validation(results):
+    folder = results.RUNS / "ptb-paper"
+    folder.mkdir(parents=True)
+    records: list[dict[str, object]] = [{"update": 1, "rates": [0.9, 0.9]}]
+    records += [{"valid_bits": 1.5 + (n - 2) ** 2, "valid_rates": [n / 10, n / 1000]} for n in (1, 2, 3)]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)))
+    assert results.detector_rates("ptb-paper") == "0.200, 0.002"
+    (folder / "metrics.jsonl").write_text(json.dumps({"valid_bits": 1.5}))
+    assert results.detector_rates("ptb-paper") == "–", "an LSTM has none"
+
+
 def test_long_commands_continue_on_the_next_line(results):
     command = "hmrnn train strokes --data iam-ondb " + " ".join(f"--flag-{n} value" for n in range(12))
     lines = results.continued(command).splitlines()
