@@ -174,6 +174,24 @@ def test_training_on_ones_own_file(own_file, tmp_path):
     assert "no such file or folder" in refused.stderr
 
 
+def test_a_run_reads_its_columns_from_files_that_have_more(tmp_path):
+    """As of runs that were trained when a file with more columns than the first was read in part."""
+    folder = tmp_path / "fold"
+    folder.mkdir()
+    for i in range(20):
+        rows = [f"{(i + t) % 7},{t % 5}" for t in range(40)]
+        (folder / f"{i:02}.csv").write_text("\n".join(["x,y", *rows, ""]))
+    assert run("train", "series", "--data", "fold", "--out", "run", *FEW.split(), cwd=tmp_path).returncode == 0
+    plain = answer("eval", str(tmp_path / "run"))
+    text = (folder / "07.csv").read_text()
+    (folder / "07.csv").write_text("".join(f"{i},{row}\n" for i, row in enumerate(text.splitlines())))
+    after = answer("eval", str(tmp_path / "run"))
+    assert after["log_likelihood"] == plain["log_likelihood"]
+    refused = run("train", "series", "--data", "fold", "--out", "other", *FEW.split(), cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "only the second has '0'. --columns chooses which to read" in refused.stderr
+
+
 FEW = "--hidden-sizes 8 8 --output-size 8 --components 2 --window 20 --epochs 0.2"
 
 

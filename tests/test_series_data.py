@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -48,7 +49,7 @@ WRITTEN = {
     "lines of Windows": b"a,b\r\n1,2\r\n3,4\r\n",
     "lines of old Macs": b"a,b\r1,2\r3,4\r",
     "no last end": b"a,b\n1,2\n3,4",
-    "blank lines": b"a,b\n\n1,2\n\n\n3,4\n\n",
+    "blank lines": b"\na,b\n\n1,2\n\n\n3,4\n\n",
     "spaces": b" a ,\tb\n 1 , 2\n3 ,4 \n",
     "quotes": b'"a","b"\n"1","2"\n3,"4"\n',
     "an end within quotes": b'a,b\n"1\n",2\n3,4\n',
@@ -74,21 +75,43 @@ def test_columns_are_picked_in_their_order(tmp_path):
         ("a,b\n", "empty"),
         ("1,2\n3,4\n", "names of the columns"),
         ("a,a\n1,2\n", "same name"),
-        ("a,b\n1,2\n3\n", "row 3 has 1 values"),
-        ("a,b\n1,2\n3,many\n", "row 2 of column 'b' is no number: 'many'. columns says which"),
+        ("a,b\n1,2\n3\n", "line 3 has 1 values, and the header has 2"),
+        ("a,b\n\n1,2\n\n3\n", "line 5 has 1 values"),
+        ("a,b\n1,2\n3,many\n", "line 3 of column 'b' is no number: 'many'. columns says which"),
+        ('a,"b\n"\n"1\n",2\n\n3,many\n', "line 6 of column 'b' is no number: 'many'"),
         ("a,b\n1,2\n3,inf\n", "beyond 1e+30"),
-        ("a,b\n1,2\n3,2024_05\n", "row 2 of column 'b' is no number: '2024_05'"),
+        ("a,b\n1,2\n3,2024_05\n", "line 3 of column 'b' is no number: '2024_05'"),
+        ("time;flow\n0;1.5\n", "commas must separate the columns, and its header has none: 'time;flow'"),
+        ("time;flow\n2024-01-01 00:00;1,5\n", "commas must separate the columns"),
+        ("time\tflow\n0\t1.5\n", "commas must separate the columns"),
+        ("time flow\n0 1.5\n", "line 2 of column 'time flow' is no number: '0 1.5'. Commas must separate columns"),
         ("time\n1\n2\n", "no column to read"),
     ],
 )
 def test_what_is_no_series_is_refused(tmp_path, text, told):
-    with pytest.raises(ValueError, match=told.replace("+", r"\+")):
+    with pytest.raises(ValueError, match=told.replace("+", r"\+")) as refused:
         lines_of(SeriesDataConfig(write(tmp_path / "a.csv", text)))
+    assert str(refused.value).count("a.csv") == 1, "where it is wrong is told once"
 
 
-def test_ends_that_are_no_numbers_name_their_own_setting(tmp_path):
-    with pytest.raises(ValueError, match=r"column .b. is no number: .yes.\. ends says which"):
-        lines_of(SeriesDataConfig(write(tmp_path / "a.csv", "a,b\n1,yes\n"), ends="b"))
+@pytest.mark.parametrize(
+    ("wrong", "got"),
+    [("2", "2.0"), (".7", "0.7"), ("-1", "-1.0"), ("", "nothing"), ("NA", "nothing"), ("True", "'True'")],
+)
+def test_ends_are_0_or_1(tmp_path, wrong, got):
+    """Any other column would be scored as if it told ends."""
+    config = SeriesDataConfig(write(tmp_path / "a.csv", "a,b\n1,0\n2,1.0\n3,0.0\n4,1\n"), ends="b")
+    assert lines_of(config).known["segment"].tolist() == [False, True, False, True]
+    write(tmp_path / "a.csv", f"a,b\n1,0\n2,1\n3,{wrong}\n4,5\n")
+    told = f"a.csv: line 4 of column 'b', which ends names, must be 0 or 1; got {got}. Write 1 where a segment ends"
+    with pytest.raises(SettingError, match=re.escape(told)):
+        lines_of(config)
+
+
+def test_ends_in_an_array_are_0_or_1(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([[5, 0], [6, 1], [7, 3]]))
+    with pytest.raises(SettingError, match=r"a\.npy: row 3 of column 'x2', which ends names, must be 0 or 1; got 3\.0"):
+        lines_of(SeriesDataConfig(str(tmp_path / "a.npy"), ends="x2"))
 
 
 def test_sequences_that_are_too_short_are_told(tmp_path):
@@ -134,9 +157,39 @@ def test_a_folder_is_a_sequence_a_file(tmp_path):
     (tmp_path / "notes.txt").write_text("not a series")
     lines = lines_of(SeriesDataConfig(str(tmp_path)))
     assert (lines.names, lines.lengths.tolist()) == (["a.csv", "b.csv"], [3, 2])
-    write(tmp_path / "c.csv", "time,flow\n1,2\n")
-    with pytest.raises(ValueError, match=r"c\.csv has no column 'level'"):
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        ("x,y", "x,y,z", "only the second has 'z'"),
+        ("x,y,z", "x,y", "only the first has 'z'"),
+        ("x,p,q", "r,x", "only the first has 'p', 'q', only the second has 'r'"),
+    ],
+)
+def test_tables_of_other_columns_are_not_read_in_part(tmp_path, first, second, told):
+    """Without a word, a column would be left out."""
+    for name, columns in (("a", first), ("b", second)):
+        row = ",".join("1" for _ in columns.split(","))
+        write(tmp_path / f"{name}.csv", f"time,{columns}\n0,{row}\n")
+    told = rf"a\.csv and .*b\.csv differ in the columns to read: {told}\. columns chooses which to read"
+    with pytest.raises(SettingError, match=told):
         lines_of(SeriesDataConfig(str(tmp_path)))
+    assert lines_of(SeriesDataConfig(str(tmp_path), columns=("x",))).points.tolist() == [[1], [1]]
+
+
+def test_arrays_of_other_columns_are_not_read_in_part(tmp_path):
+    np.savez(tmp_path / "two.npz", a=np.zeros((6, 2)), b=np.zeros((6, 3)))
+    with pytest.raises(SettingError, match=r"two\.npz: a and .*two\.npz: b differ .* only the second has 'x3'"):
+        lines_of(SeriesDataConfig(str(tmp_path / "two.npz")))
+
+
+def test_the_same_columns_in_another_order_and_all_that_is_left_out(tmp_path):
+    write(tmp_path / "a.csv", "x,y\n1,2\n")
+    write(tmp_path / "b.csv", "date,y,x\n2024-01-31,4,3\n")
+    lines = lines_of(SeriesDataConfig(str(tmp_path)))
+    assert (lines.columns, lines.left_out) == (("x", "y"), ("date",))
+    assert lines.points.tolist() == [[1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize("header", ['"a\nb",c', '"a\nb","a\nb"'])

@@ -61,13 +61,7 @@ def to_read(model: SeriesModel, asked: flags.OfSeries | flags.Figure, **which: A
         return replace(config, data=data, ends=ends or config.ends)
 
     def load(config: SeriesDataConfig, data_dir: Path | None) -> SeriesData:
-        loaded = load_series(config, data_dir)
-        if loaded.lines.columns != model.columns:
-            raise ValueError(
-                f"{config.data} has the columns {', '.join(loaded.lines.columns)}, and the model knows "
-                f"{', '.join(model.columns)}"
-            )
-        return loaded
+        return load_series(replace(config, columns=model.columns), data_dir)
 
     return Source(SeriesDataConfig, other, load, partial(undivided, model)).lines(data_dir=asked.data_dir, **which)
 

@@ -104,7 +104,8 @@ class SeriesDataConfig(DataConfig):
     data: NameOrFile = "builtin"
     """builtin, a file (.csv with a header, .npy, .npz), or a folder of such files, one sequence each."""
     columns: tuple[str, ...] | None = None
-    """Columns to read, in this order. By default all but time and dates; one that is not numeric is then an error."""
+    """Columns to read, in this order. By default all but time and dates: each must then be numeric, and in every
+    sequence."""
     ends: str | None = None
     """Column that is 1 where a segment ends and 0 elsewhere. The model does not read it; hmrnn score does."""
     piece: int = 1000

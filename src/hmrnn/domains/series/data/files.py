@@ -8,7 +8,7 @@ import math
 import re
 import zipfile
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
@@ -24,6 +24,7 @@ ENDINGS = (".csv", ".npy", ".npz")
 MISSING = {"", "na", "n/a", "nan", "null", "none"}  # however they are written: small, large, with spaces around
 TIMES = {"time", "date", "datetime", "timestamp"}  # names of columns that are no measurements
 DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
+OTHER_SEPARATORS = ";\t"  # that programs write in place of commas
 LARGEST_FILE = 1 << 30  # bytes, or characters, of a file, unpacked: in memory it is a few times as large
 LONGEST_LINE = 1 << 20  # characters of a line
 LARGEST = 1e30  # the square of its share of a deviation is still a number in float32
@@ -35,7 +36,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 class NotNumbers:
     """A column that can't be read."""
 
-    row: int  # the first of its rows that is no number, counted from 1
+    row: int  # the first of its rows that is no number, counted from 0
     value: str
 
     @property
@@ -48,7 +49,13 @@ class Table:
     """A sequence as a file has it."""
 
     name: str
+    where: str  # it is, in errors: its file, and its place in one that has several
     columns: Mapping[str, Floats | NotNumbers]  # (T,) each, NaN where missing
+    lines: Sequence[int] | None = None  # of a file of text, on which each row begins
+
+    def place(self, row: int) -> str:
+        """Where a row is, in errors: by the number that an editor shows, if there are lines."""
+        return f"row {row + 1}" if self.lines is None else f"line {self.lines[row]}"
 
 
 def read_tables(path: Path) -> Iterator[Table]:
@@ -90,7 +97,7 @@ class Column:
     def add(self, value: str) -> None:
         number = number_in(value)
         if number is None and self.wrong is None and value.strip().lower() not in MISSING:
-            self.wrong = NotNumbers(len(self.values) + 1, value)
+            self.wrong = NotNumbers(len(self.values), value)
         self.values.append(np.nan if number is None else number)
 
     def read(self) -> Floats | NotNumbers:
@@ -100,25 +107,38 @@ class Column:
 def read_csv(lines: Iterable[str], name: str, where: str) -> Table:
     """`where` names it in an error."""
     try:
-        rows = csv.reader(lines)
-        header = [column.strip() for column in next(rows, [])]
+        rows = rows_of(lines)
+        header = [column.strip() for column in next(rows, (1, []))[1]]
         check_header(header, where)
-        columns = [Column() for _ in header]
-        for number, row in enumerate((row for row in rows if row), 2):
+        columns, begins = [Column() for _ in header], array("q")
+        for line, row in rows:
             if len(row) != len(header):
-                raise ValueError(f"{where}: row {number} has {len(row)} values, and the header has {len(header)}")
+                raise ValueError(f"{where}: line {line} has {len(row)} values, and the header has {len(header)}")
+            begins.append(line)
             for column, value in zip(columns, row, strict=True):
                 column.add(value)
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{where}: not a CSV file: {error}") from None
-    if not columns or not columns[0].values:
+    if not begins:
         raise ValueError(f"{where}: empty: there must be a header and a row for each step")
-    return Table(name, {own: column.read() for own, column in zip(header, columns, strict=True)})
+    return Table(name, where, {own: column.read() for own, column in zip(header, columns, strict=True)}, begins)
+
+
+def rows_of(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """The rows that are not blank, each with the number of the line on which it begins: quotes may hold several."""
+    reader = csv.reader(lines)
+    line = 1
+    for row in reader:
+        if row:
+            yield line, row
+        line = reader.line_num + 1
 
 
 def check_header(header: list[str], where: str) -> None:
     if len(header) > MOST_COLUMNS:
         raise ValueError(f"{where}: there may be {MOST_COLUMNS:,} columns at most; it has {len(header):,}")
+    if len(header) == 1 and any(other in header[0] for other in OTHER_SEPARATORS):
+        raise ValueError(f"{where}: commas must separate the columns, and its header has none: {header[0][:40]!r}")
     if len(set(header)) < len(header):
         raise ValueError(f"{where}: two columns have the same name in its header: {printable(', '.join(header)[:200])}")
     if header and all(number_in(column) is not None for column in header):
@@ -136,10 +156,12 @@ def number_in(value: str) -> float | None:
 def read_arrays(path: Path) -> Iterator[Table]:
     """Arrays of steps and columns. Of three dimensions, the first is that of sequences."""
     for name, values in arrays_in(path):
+        where = str(path) if name == path.name else f"{path}: {name}"
         several = values if values.ndim == 3 else values.reshape(1, len(values), -1)
         for i, one in enumerate(several):
             columns = {f"x{d + 1}": column.astype(np.float64) for d, column in enumerate(one.T)}
-            yield Table(f"{name} {i + 1}" if len(several) > 1 else name, columns)
+            number = f" {i + 1}" if len(several) > 1 else ""
+            yield Table(f"{name}{number}", f"{where}{number}", columns)
 
 
 def arrays_in(path: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -17,6 +17,7 @@ from hmrnn.domains.series.config import SeriesDataConfig
 from hmrnn.domains.series.data.files import (
     LARGEST,
     TIMES,
+    Floats,
     NotNumbers,
     Table,
     lines_in,
@@ -100,8 +101,8 @@ def lines_of(config: SeriesDataConfig) -> SeriesLines:
         return picked(tables_of(config), config)
     made = plant(config.planted)
     tables = (
-        Table(f"sequence {i + 1}", {f"x{d + 1}": x.astype(np.float64) for d, x in enumerate(one.values.T)})
-        for i, one in enumerate(made)
+        Table(name, f"builtin: {name}", {f"x{d + 1}": x.astype(np.float64) for d, x in enumerate(one.values.T)})
+        for name, one in ((f"sequence {i + 1}", one) for i, one in enumerate(made))
     )
     known = {name: np.concatenate([getattr(one, f"{name}s") for one in made]) for name in ("motif", "regime")}
     return replace(picked(tables, replace(config, ends=None)), known=known)  # where segments end is known
@@ -118,25 +119,30 @@ def tables_of(config: SeriesDataConfig) -> Iterable[Table]:
 
 def picked(tables: Iterable[Table], config: SeriesDataConfig) -> SeriesLines:
     """The columns that are asked for, of every table."""
-    left_out: tuple[str, ...] = ()
-    columns, parts, ends, ranges = config.columns, [], [], []  # ranges: of each table, (D,) three times
+    columns, first = config.columns or (), None
+    left_out: dict[str, None] = {}  # in their order
+    parts, ends, ranges = [], [], []  # ranges: of each table, (D,) three times
     for table in tables:
-        if columns is None:
-            columns, left_out = measurements(table, config)
-        steps = np.stack([numbers_of(table, column, config) for column in columns], axis=1)
+        if config.columns is None:
+            own, times = measurements(table, config)
+            left_out |= dict.fromkeys(times)
+            if first is None:
+                columns, first = own, table.where
+            check_same_columns(first, columns, table.where, own)
+        steps = np.stack([numbers_of(table, column) for column in columns], axis=1)
         parts.append((table.name, steps.astype(np.float32)))
         rounding = np.abs(parts[-1][1] - steps)
         ranges.append((np.fmin.reduce(steps), np.fmax.reduce(steps), np.fmax.reduce(rounding)))
         if config.ends is not None:
-            ends.append(numbers_of(table, config.ends, config) > 0.5)
-    if columns is None:
+            ends.append(ends_of(table, config.ends))
+    if not parts:
         raise ValueError(f"{config.data}: there is no sequence in it")
     known = {"segment": np.concatenate(ends)} if ends else {}
     least, greatest, moved = zip(*ranges, strict=True)
     spread = np.fmax.reduce(greatest) - np.fmin.reduce(least)  # NaN where all is missing
     hidden = (spread > 0) & (LEVELS * np.fmax.reduce(moved) > spread)
     coarse = tuple(column for column, own in zip(columns, hidden, strict=True) if own)
-    return SeriesLines(**vars(joined(parts)), columns=columns, left_out=left_out, coarse=coarse, known=known)
+    return SeriesLines(**vars(joined(parts)), columns=columns, left_out=tuple(left_out), coarse=coarse, known=known)
 
 
 def measurements(table: Table, config: SeriesDataConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -149,28 +155,71 @@ def measurements(table: Table, config: SeriesDataConfig) -> tuple[tuple[str, ...
     ]
     columns = tuple(name for name in own if name not in times)
     if not columns:
-        raise ValueError(f"{config.data}: {table.name} has no column to read")
+        raise ValueError(f"{table.where} has no column to read")
     return columns, tuple(name or "(no name)" for name in times)
 
 
-def numbers_of(table: Table, column: str, config: SeriesDataConfig) -> npt.NDArray[np.float64]:
-    values = table.columns.get(column)
-    if values is None:
-        raise ValueError(
-            f"{config.data}: {table.name} has no column {column!r}; it has {printable(', '.join(table.columns)[:200])}"
-        )
-    if isinstance(values, NotNumbers):
+def check_same_columns(first: str, columns: Sequence[str], second: str, others: Sequence[str]) -> None:
+    """Refuses a table that has other columns to read than the first. Their order may differ."""
+    told = [
+        f"only the {which} has {str(sorted(names))[1:-1][:200]}"
+        for which, names in (("first", {*columns} - {*others}), ("second", {*others} - {*columns}))
+        if names
+    ]
+    if told:
         raise SettingError(
-            "{data}: {name}: row {row} of column {column!r} is no number: {value!r}. {0} says which to read",
-            "ends" if column == config.ends else "columns",
-            data=config.data,
-            name=table.name,
-            row=values.row,
+            "{first} and {second} differ in the columns to read: {told}. {0} chooses which to read",
+            "columns",
+            first=first,
+            second=second,
+            told=", ".join(told),
+        )
+
+
+def numbers_of(table: Table, column: str) -> Floats:
+    values = column_of(table, column)
+    if isinstance(values, NotNumbers):
+        advice = "{0} says which to read" if len(table.columns) > 1 else "Commas must separate columns"
+        raise SettingError(
+            "{where}: {place} of column {column!r} is no number: {value!r}. " + advice,
+            "columns",
+            where=table.where,
+            place=table.place(values.row),
             column=column,
             value=values.value[:40],
         )
     if np.nanmax(np.abs(values), initial=0.0) > LARGEST:
-        raise ValueError(f"{config.data}: {table.name}: column {column!r} has a number beyond {LARGEST:g}")
+        raise ValueError(f"{table.where}: column {column!r} has a number beyond {LARGEST:g}")
+    return values
+
+
+def ends_of(table: Table, column: str) -> npt.NDArray[np.bool_]:
+    """Where segments end. What is neither 0 nor 1, or missing, shows that the column tells something else."""
+    values = column_of(table, column)
+    if isinstance(values, NotNumbers):
+        row, got = values.row, repr(values.value[:40])
+    else:
+        ends: npt.NDArray[np.bool_] = values == 1
+        others = np.flatnonzero(~ends & (values != 0))
+        if len(others) == 0:
+            return ends
+        row = int(others[0])
+        got = "nothing" if np.isnan(values[row]) else str(values[row])
+    raise SettingError(
+        "{where}: {place} of column {column!r}, which {0} names, must be 0 or 1; got {got}. "
+        "Write 1 where a segment ends and 0 elsewhere",
+        "ends",
+        where=table.where,
+        place=table.place(row),
+        column=column,
+        got=got,
+    )
+
+
+def column_of(table: Table, column: str) -> Floats | NotNumbers:
+    values = table.columns.get(column)
+    if values is None:
+        raise ValueError(f"{table.where} has no column {column!r}; it has {printable(', '.join(table.columns)[:200])}")
     return values
 
 
