@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from support.networks import Case, cases
 
-from hmrnn import COPY, FLUSH, HMLSTM, UPDATE, HMLSTMState, Piecewise
+from hmrnn import COPY, FLUSH, HMLSTM, HRNN, LSTM, UPDATE, ClockworkRNN, HMLSTMState, Piecewise
 
 EXACT = {"rtol": 0, "atol": 1e-13}  # sums of a few numbers in another order
 
@@ -169,6 +171,40 @@ def test_slope_of_the_call_overrides_that_of_the_layer():
     again, _ = rnn(**call)
     assert torch.equal(steep.z, again.z)
     assert not torch.equal(gentle.z, steep.z)
+
+
+@pytest.mark.parametrize("kind", [HMLSTM, LSTM, HRNN, ClockworkRNN])
+@pytest.mark.parametrize(
+    ("error", "slope"),
+    [
+        *((ValueError, slope) for slope in (-1, 0.0, float("nan"), float("inf"), torch.tensor(-2.0))),
+        *((TypeError, slope) for slope in ("2", None, True, torch.ones(2))),
+    ],
+)
+def test_a_wrong_slope_is_refused_where_it_is_set(kind, error, slope):
+    rnn = kind(3, [4, 2])
+    with pytest.raises(error, match="slope must be"):
+        rnn.slope = slope
+    assert rnn.slope == 1
+
+
+@pytest.mark.parametrize("engine", ["native", "events", "reference"])
+@pytest.mark.parametrize("slope", [2, np.float32(2), np.float64(2), torch.tensor(2.0)], ids=lambda slope: type(slope))
+def test_a_slope_may_be_any_kind_of_number(engine, slope):
+    rnn = HMLSTM(3, [4, 2], boundary="soft", engine=engine)
+    expected = rnn(x + 1, slope=2.0)[0].z
+    rnn.slope = slope
+    assert type(rnn.slope) is float
+    assert torch.equal(rnn(x + 1)[0].z, expected)
+
+
+def test_the_slope_of_a_network_that_was_pickled_before_it_was_checked():
+    """It lay in the module's own dictionary, by this name."""
+    rnn = HMLSTM(3, [4, 2], slope=1.5)
+    assert rnn.__dict__["slope"] == 1.5
+    again = HMLSTM.__new__(HMLSTM)
+    again.__setstate__(dict(rnn.__dict__))
+    assert again.slope == copy.deepcopy(rnn).slope == pickle.loads(pickle.dumps(rnn)).slope == 1.5
 
 
 def test_boundary_bias():

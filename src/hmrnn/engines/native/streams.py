@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from hmrnn.checks import check_slope
 from hmrnn.devices import any_weight
 from hmrnn.engines.event_driven import MOST_VECTORS
 from hmrnn.engines.native.library import (
@@ -26,7 +27,6 @@ from hmrnn.engines.native.library import (
     weights_array,
 )
 from hmrnn.equations import LayerWeights
-from hmrnn.recurrent import check_slope
 from hmrnn.sequence import (
     COPY,
     HMLSTMOutput,
@@ -266,7 +266,7 @@ def try_step(
         rnn._check_boundaries(boundaries.unsqueeze(0), 1, B, state.z)
         boundaries = plain("boundaries", boundaries.to(steps.dtype), boundaries.shape, steps.dtype)
     uniforms = rnn._uniforms((B,), generator, state.z.device) if boundaries is None else None
-    slope = rnn.slope if slope is None else check_slope(float(slope) if isinstance(slope, Tensor) else slope)
+    slope = rnn.slope if slope is None else check_slope(slope)
     x_, symbols = (index, None) if values is None else (None, index)
     with steps.lock:
         return steps.step(x_, symbols, state, boundaries, uniforms, slope)
