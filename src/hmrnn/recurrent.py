@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ from hmrnn.config import check_size
 from hmrnn.devices import any_weight
 from hmrnn.layouts import packed, padded, transposed
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState, PackedOutput, Piecewise
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,14 @@ class Recurrent(nn.Module, ABC):
 
     warn_collapse = True  # whether a detector that fires never or always in training is warned of
     _look: Callable[[Call, HMLSTMOutput], None] | None = None
+
+    def __new__(cls, *_: Any, **options: Any) -> Self:
+        """Before `__init__`, of which Python would only tell that it misses hidden_sizes."""
+        if "hidden_size" in options:  # of torch.nn.LSTM
+            raise TypeError(
+                f"{cls.__name__} has no hidden_size: give hidden_sizes, one for each layer, or one and num_layers"
+            )
+        return super().__new__(cls)
 
     def __init__(
         self,
