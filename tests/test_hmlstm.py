@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from support.networks import Case, cases
+from torch.nn.utils.rnn import pack_sequence
 
 from hmrnn import COPY, FLUSH, HMLSTM, HRNN, LSTM, UPDATE, ClockworkRNN, HMLSTMState, Piecewise
 
@@ -359,6 +360,14 @@ STATE = HMLSTM(3, [5, 4]).initial_state(2)
         (ValueError, ["boundaries", "0 or 1", "0.5"], {"boundaries": torch.full((4, 2, 1), 0.5)}),
         (ValueError, ["boundaries", "detach"], {"boundaries": torch.zeros(4, 2, 1, requires_grad=True)}),
         (ValueError, ["state.z", "0 or 1", "0.5"], {"state": HMLSTMState(STATE.h, STATE.c, torch.full((2, 1), 0.5))}),
+        *(
+            (TypeError, ["x must be a tensor", type(wrong).__name__], {"x": wrong})
+            for wrong in (x.numpy(), [x, x], None)
+        ),
+        *(
+            (TypeError, ["boundaries must be a tensor", type(wrong).__name__], {"boundaries": wrong})
+            for wrong in (np.zeros((4, 2, 1)), [[[0], [0]]] * 4, 1)
+        ),
         (ValueError, ["slope", "positive", "-1"], {"slope": -1.0}),
         (TypeError, ["slope", "number", "str"], {"slope": "steep"}),
     ],
@@ -378,6 +387,8 @@ def test_a_wrong_call_is_told_what_is_wrong(error, words, arguments):
         (["hidden_sizes", "[]"], {"hidden_sizes": []}),
         (["hidden_sizes", "64"], {"hidden_sizes": 64}),
         (["hidden_sizes", "0"], {"hidden_sizes": [4, 0]}),
+        (["hidden_sizes", "16.0"], {"hidden_sizes": 16.0, "num_layers": 2}),
+        (["hidden_sizes", "None"], {"hidden_sizes": None}),
         (["input_size", "-1"], {"input_size": -1}),
         (["boundary_bias", "(1)", "[1, 2]"], {"boundary_bias": [1, 2]}),
         (["slope", "0"], {"slope": 0}),
@@ -387,6 +398,25 @@ def test_a_wrong_option_is_named(words, arguments):
     with pytest.raises(ValueError, match="must") as caught:
         HMLSTM(**{"input_size": 3, "hidden_sizes": [5, 4], **arguments})
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("x", x[0].numpy()),
+        ("x", [[0.0] * 3] * 2),
+        ("x", pack_sequence([x[:, 0]])),
+        ("boundaries", np.zeros((2, 1))),
+        ("boundaries", [[0], [1]]),
+        ("state", (x, x)),
+    ],
+)
+def test_a_wrong_step_is_told_what_is_wrong(name, wrong, batch_first, grad):
+    rnn = HMLSTM(3, [5, 4], batch_first=batch_first)
+    with torch.set_grad_enabled(grad), pytest.raises(TypeError, match=f"{name} must be .*; got {type(wrong).__name__}"):
+        rnn.step(**{"x": x[0], name: wrong})
 
 
 def test_step_refuses_a_sequence():

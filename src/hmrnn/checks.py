@@ -8,7 +8,8 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from hmrnn.config import check_size
+from hmrnn.config import check_size, check_type
+from hmrnn.sequence import Piecewise
 
 CHECKED_AT_ONCE = ("cpu", "mps")  # devices whose values are looked at before a call; MPS has no assertions of its own
 
@@ -28,6 +29,12 @@ def layer_sizes(hidden_sizes: int | Sequence[int], num_layers: int | None) -> tu
     for size in hidden_sizes:
         check_size("each of hidden_sizes", size)
     return tuple(hidden_sizes)
+
+
+def check_tensors(x: object, boundaries: object) -> None:
+    check_type("x", x, (Tensor, Piecewise), "a tensor")
+    if boundaries is not None:
+        check_type("boundaries", boundaries, Tensor, "a tensor")
 
 
 def valid_steps(lengths: Tensor | Sequence[int], T: int, B: int, device: torch.device) -> Tensor:

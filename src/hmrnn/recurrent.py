@@ -17,6 +17,7 @@ from hmrnn.checks import (
     check_like,
     check_slope,
     check_slope_tensor,
+    check_tensors,
     layer_sizes,
     valid_steps,
 )
@@ -180,6 +181,7 @@ class Recurrent(nn.Module, ABC):
             return self._packed(x, state, lengths, boundaries, slope, generator)
         if isinstance(boundaries, PackedSequence):
             raise TypeError("boundaries are a PackedSequence, and x is none: pack both, or neither")
+        check_tensors(x, boundaries)
         if len(x.shape) == 2:
             return self._unbatched(x, state, lengths, boundaries, slope, generator)
         if len(x.shape) != 3:
@@ -284,6 +286,7 @@ class Recurrent(nn.Module, ABC):
         Returns:
             The output, and the state after the step. They may share memory: do not write into them.
         """
+        check_tensors(x, boundaries)
         if len(x.shape) != 2:
             raise ValueError(f"x must have 2 dimensions (batch, input_size) in a single step; got {tuple(x.shape)}")
         given = None if boundaries is None else boundaries.unsqueeze(0)
