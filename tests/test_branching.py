@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -305,6 +306,43 @@ def test_a_text_of_nothing_is_refused():
         Branching.of(np.zeros(0, dtype=np.uint8), 3)
 
 
+TEXT = [0, 1, 2, 2] * 50
+
+
+@pytest.mark.parametrize(
+    "symbols", [TEXT, tuple(TEXT), torch.tensor(TEXT), torch.tensor(TEXT, dtype=torch.uint8), np.array(TEXT, np.uint16)]
+)
+def test_a_text_may_be_an_array_a_tensor_or_a_list(symbols):
+    expected, found = Branching.of(np.array(TEXT), 3), Branching.of(symbols, np.int64(3))
+    assert found.description() == expected.description()
+    assert found.alphabet == expected.alphabet == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "symbols", "words"),
+    [
+        (ValueError, np.array([0, 5] * 300), "lie between 0 and 2, in an alphabet of 3; got 5"),
+        (ValueError, [0, -1], "lie between 0 and 2, in an alphabet of 3; got -1"),
+        (ValueError, torch.zeros(4, 2).long(), r"as Symbols.encode gives them; got shape \(4, 2\)"),
+        (ValueError, 3, r"got shape \(\)"),
+        (ValueError, [], "not be empty"),
+        (TypeError, torch.rand(9), "as Symbols.encode gives them; got Tensor of float32"),
+        (TypeError, [True, False], "got list of bool"),
+        (TypeError, "the cat", "got str of <U7"),
+        (TypeError, None, "got NoneType of object"),
+    ],
+)
+def test_what_is_no_text_is_refused(error, symbols, words):
+    with pytest.raises(error, match=f"^symbols must .*{words}"):
+        Branching.of(symbols, 3)
+
+
+@pytest.mark.parametrize("alphabet", [0, 2.5, "3", None])
+def test_what_is_no_alphabet_is_refused(alphabet):
+    with pytest.raises(ValueError, match="alphabet must be a whole number"):
+        Branching.of(TEXT, alphabet)
+
+
 def test_its_state_is_all_of_it():
     symbols, _ = made_words(1, 30, (2, 6), tokens=2000)
     teacher = Branching.of(symbols, 31, line_end=30)
@@ -357,6 +395,13 @@ def test_detectors_are_steered_to_the_rates_that_were_found(text_file, tmp_path)
         expected = teacher.evidence(train[start - PAST + 1 : start + 10, None])[:, 0]
         entropy = told[:, row, 1]
         assert told[:, row, 0].numpy() == pytest.approx(expected, abs=1e-3 + 1e-4 * float(entropy.max()))
+
+
+def test_a_text_may_have_more_layers_than_the_network(text_file, tmp_path, monkeypatch):
+    teacher = replace(Branching.of(TEXT, 60), rates=(0.5, 0.3, 0.2, 0.1))
+    monkeypatch.setattr(Branching, "of", lambda *_: teacher)
+    train_run(run_settings(text_file, hidden_sizes=(8, 7), epochs=0.1), tmp_path / "run")
+    assert len(load_teacher(tmp_path / "run", run_settings(text_file)).rates) == 4
 
 
 def test_a_run_from_before_there_were_teachers_goes_on_with_three_symbols(text_file, tmp_path, monkeypatch):

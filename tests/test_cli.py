@@ -16,10 +16,10 @@ import pytest
 import torch
 from support.commands import run, run_process
 
-from hmrnn import TextModel
+from hmrnn import Symbols, TextModel
 from hmrnn.cli.demo import demo
 from hmrnn.domains import DOMAINS
-from hmrnn.domains.text.config import PRESETS
+from hmrnn.domains.text.config import PRESETS, TextModelConfig
 from hmrnn.domains.text.data.corpora import builtin_text
 from hmrnn.domains.text.data.streams import Streams
 from hmrnn.training.checkpoint import load_run, save_model
@@ -295,6 +295,16 @@ def test_score(trained, tmp_path):
     assert gold["symbols"] == len("thevalueofit\nisnotthere\n")
     assert run("score", str(trained), "--gold", "x", "--data", "ptb").returncode == 2
     assert run("score", str(trained), "--gold", "x", "--on-unknown", "skip").returncode == 2
+
+
+def test_a_score_of_a_model_without_boundaries(tmp_path):
+    text = "the value of it\nis not there\n"
+    (tmp_path / "gold.txt").write_text(text)
+    config = TextModelConfig("lstm", embedding_size=2, hidden_sizes=(3,), output_size=2)
+    TextModel(Symbols.of(text), config).save_pretrained(tmp_path / "model")
+    done = run("score", str(tmp_path / "model"), "--gold", str(tmp_path / "gold.txt"))
+    assert done.returncode == 1
+    assert done.stderr.endswith("model: this lstm has no boundaries\n")
 
 
 def test_figure(trained, tmp_path):

@@ -33,6 +33,12 @@ def test_as_many_columns_as_a_file_may_have():
 
 
 @pytest.mark.parametrize("name", DOMAINS)
+def test_one_size_for_all_layers_is_no_list(name):
+    with pytest.raises(TypeError, match=r"hidden_sizes must be the units of each layer, as in \(512, 512\); got int"):
+        DOMAINS[name].model_config(hidden_sizes=8)
+
+
+@pytest.mark.parametrize("name", DOMAINS)
 def test_what_json_calls_true_is_no_number(name):
     """To Python it is: a slope of true was a traceback, and a rate of true was 1."""
     domain = DOMAINS[name]

@@ -21,6 +21,20 @@ def small(model="hm-lstm", symbols=None, **options) -> TextModel:
     return TextModel(symbols or Symbols.of(TEXT), config)
 
 
+@pytest.mark.parametrize("wrong", [None, 3, ["The", "A"], [3]])
+@pytest.mark.parametrize("model", ["hm-lstm", "lstm"])
+def test_what_is_no_text_is_refused_by_name(wrong, model):
+    model, got = small(model), f"must be a text \\(str or bytes\\); got {type(wrong).__name__}$"
+    with pytest.raises(TypeError, match=f"^prompt {got}"):
+        model.generate(wrong)
+    for call in (model.bits_per_character, model.symbols.encode):
+        with pytest.raises(TypeError, match=f"^text {got}"):
+            call(wrong)
+    for texts in (None, [None], [["a"]]):
+        with pytest.raises(TypeError, match=r"^text must be a text"):
+            model.segment(texts)
+
+
 def test_a_tiny_temperature_is_not_too_small():
     p = Sampling(1e-310).probabilities(torch.tensor([3.0, 5.0, 4.0]))
     assert p.tolist() == [0, 1, 0]

@@ -9,7 +9,7 @@ from support.guided import RATES, Marks, biases, network, still, window
 from torch import nn
 
 import hmrnn.guidance.guide as guide_module
-from hmrnn import HMLSTM, HRNN, LSTM, Guide
+from hmrnn import HMLSTM, HRNN, LSTM, Branching, Guide
 from hmrnn.guidance.guide import MOST_WINDOWS
 
 
@@ -36,6 +36,21 @@ class TestMisuse:
         with pytest.raises(ValueError, match="must not be negative"):
             Guide(network(), rates=[0.2], updates=-1)
         assert Guide(network(), rates=np.array([0.5, 0.25])).targets == [0.5, 0.25]
+
+    @pytest.mark.parametrize("rates", [0.2, None, "often", ["often"], [None], torch.tensor(0.2)])
+    def test_rates_that_are_no_list_of_numbers(self, rates):
+        with pytest.raises(TypeError, match=r"^rates must be a list of numbers, .* as in \[0\.2, 0\.05\]; got "):
+            Guide(network(), rates=rates, teacher=Marks())
+
+    def test_more_rates_than_detectors(self):
+        """They are a mistake where they are given. A teacher may tell of more layers than the network has."""
+        with pytest.raises(
+            ValueError, match=r"rates must be at most one for each detector \(2\); got \[0.2, 0.1, 0.1\]"
+        ):
+            Guide(network(), rates=[0.2, 0.1, 0.1])
+        teacher = Marks()
+        teacher.rates = (0.3, 0.2, 0.1)
+        assert Guide(network(), teacher=teacher).targets == [0.3, 0.2]
 
     def test_an_optimizer_of_something_else(self):
         with pytest.raises(ValueError, match="trains no parameter of this network"):
@@ -135,6 +150,54 @@ class TestMisuse:
             guide.rnn(window())
         with pytest.raises(ValueError, match=r"time and batch are \(8, 3\) and \(3, 8\)"):
             guide.loss(torch.zeros(3, 8, dtype=torch.int64))
+
+    @pytest.mark.parametrize("wrong", [np.zeros((8, 3)), [[0] * 3] * 8])
+    def test_a_loss_of_what_is_no_tensor(self, wrong):
+        for name, guide in (
+            ("symbols", Guide(network(), teacher=Marks())),
+            ("uncertainty", Guide(network(), rates=RATES, weight=0.1)),
+        ):
+            with guide:
+                guide.rnn(window())
+            with pytest.raises(TypeError, match=f"{name} must be a tensor; got {type(wrong).__name__}"):
+                guide.loss(**{name: wrong})
+
+    @pytest.mark.parametrize(
+        ("error", "symbols", "words"),
+        [
+            (ValueError, torch.full((8, 3), 4), "between 0 and 3, in the teacher's alphabet of 4; got 4"),
+            (ValueError, torch.full((8, 3), -1), "between 0 and 3, in the teacher's alphabet of 4; got -1"),
+            (TypeError, torch.rand(8, 3), "whole numbers; got torch.float32"),
+            (TypeError, torch.ones(8, 3) > 0, "whole numbers; got torch.bool"),
+        ],
+    )
+    def test_symbols_that_the_teacher_does_not_know(self, error, symbols, words):
+        guide = Guide(network(), teacher=Branching.of([0, 1, 2, 3, 3] * 40, 4))
+        with guide:
+            guide.rnn(window())
+        with pytest.raises(error, match=f"symbols must (be|lie) {words}"):
+            guide.loss(symbols)
+
+    def test_symbols_at_padded_steps_may_be_anything(self):
+        losses = []
+        for padding in (0, 4, -100):
+            guide, symbols = Guide(network(), teacher=Branching.of([0, 1, 2, 3, 3] * 40, 4)), torch.ones(8, 3).long()
+            symbols[5:, 1] = padding
+            with guide:
+                guide.rnn(window(), lengths=[8, 5, 8])
+            losses.append(guide.loss(symbols).item())
+        assert losses[0] == losses[1] == losses[2]
+
+    def test_a_loss_that_is_0_may_be_left_out(self):
+        """As docs/layer.md says of rates alone."""
+        rnn = network()
+        optimizer = still(rnn)
+        guide = Guide(rnn, optimizer, rates=RATES)
+        for _ in range(MOST_WINDOWS + 1):
+            with guide:
+                rnn(window(T=2))
+            optimizer.step()
+        assert guide.update == MOST_WINDOWS + 1
 
     @pytest.mark.parametrize("optimizer", [None, still])
     def test_a_forgotten_step(self, optimizer, monkeypatch):

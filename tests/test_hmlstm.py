@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from support.networks import Case, cases
+from torch.nn.utils.rnn import pack_sequence
 
-from hmrnn import COPY, FLUSH, HMLSTM, UPDATE, HMLSTMState, Piecewise
+from hmrnn import COPY, FLUSH, HMLSTM, HRNN, LSTM, UPDATE, ClockworkRNN, HMLSTMState, Piecewise
 
 EXACT = {"rtol": 0, "atol": 1e-13}  # sums of a few numbers in another order
 
@@ -171,6 +174,40 @@ def test_slope_of_the_call_overrides_that_of_the_layer():
     assert not torch.equal(gentle.z, steep.z)
 
 
+@pytest.mark.parametrize("kind", [HMLSTM, LSTM, HRNN, ClockworkRNN])
+@pytest.mark.parametrize(
+    ("error", "slope"),
+    [
+        *((ValueError, slope) for slope in (-1, 0.0, float("nan"), float("inf"), torch.tensor(-2.0))),
+        *((TypeError, slope) for slope in ("2", None, True, torch.ones(2))),
+    ],
+)
+def test_a_wrong_slope_is_refused_where_it_is_set(kind, error, slope):
+    rnn = kind(3, [4, 2])
+    with pytest.raises(error, match="slope must be"):
+        rnn.slope = slope
+    assert rnn.slope == 1
+
+
+@pytest.mark.parametrize("engine", ["native", "events", "reference"])
+@pytest.mark.parametrize("slope", [2, np.float32(2), np.float64(2), torch.tensor(2.0)], ids=lambda slope: type(slope))
+def test_a_slope_may_be_any_kind_of_number(engine, slope):
+    rnn = HMLSTM(3, [4, 2], boundary="soft", engine=engine)
+    expected = rnn(x + 1, slope=2.0)[0].z
+    rnn.slope = slope
+    assert type(rnn.slope) is float
+    assert torch.equal(rnn(x + 1)[0].z, expected)
+
+
+def test_the_slope_of_a_network_that_was_pickled_before_it_was_checked():
+    """It lay in the module's own dictionary, by this name."""
+    rnn = HMLSTM(3, [4, 2], slope=1.5)
+    assert rnn.__dict__["slope"] == 1.5
+    again = HMLSTM.__new__(HMLSTM)
+    again.__setstate__(dict(rnn.__dict__))
+    assert again.slope == copy.deepcopy(rnn).slope == pickle.loads(pickle.dumps(rnn)).slope == 1.5
+
+
 def test_boundary_bias():
     rnn = HMLSTM(3, [4, 4, 4], boundary_bias=[0.25, -1.5])
     assert [layer.b_z.item() for layer in list(rnn.layers)[:2]] == [0.25, -1.5]
@@ -323,6 +360,14 @@ STATE = HMLSTM(3, [5, 4]).initial_state(2)
         (ValueError, ["boundaries", "0 or 1", "0.5"], {"boundaries": torch.full((4, 2, 1), 0.5)}),
         (ValueError, ["boundaries", "detach"], {"boundaries": torch.zeros(4, 2, 1, requires_grad=True)}),
         (ValueError, ["state.z", "0 or 1", "0.5"], {"state": HMLSTMState(STATE.h, STATE.c, torch.full((2, 1), 0.5))}),
+        *(
+            (TypeError, ["x must be a tensor", type(wrong).__name__], {"x": wrong})
+            for wrong in (x.numpy(), [x, x], None)
+        ),
+        *(
+            (TypeError, ["boundaries must be a tensor", type(wrong).__name__], {"boundaries": wrong})
+            for wrong in (np.zeros((4, 2, 1)), [[[0], [0]]] * 4, 1)
+        ),
         (ValueError, ["slope", "positive", "-1"], {"slope": -1.0}),
         (TypeError, ["slope", "number", "str"], {"slope": "steep"}),
     ],
@@ -342,6 +387,8 @@ def test_a_wrong_call_is_told_what_is_wrong(error, words, arguments):
         (["hidden_sizes", "[]"], {"hidden_sizes": []}),
         (["hidden_sizes", "64"], {"hidden_sizes": 64}),
         (["hidden_sizes", "0"], {"hidden_sizes": [4, 0]}),
+        (["hidden_sizes", "16.0"], {"hidden_sizes": 16.0, "num_layers": 2}),
+        (["hidden_sizes", "None"], {"hidden_sizes": None}),
         (["input_size", "-1"], {"input_size": -1}),
         (["boundary_bias", "(1)", "[1, 2]"], {"boundary_bias": [1, 2]}),
         (["slope", "0"], {"slope": 0}),
@@ -351,6 +398,25 @@ def test_a_wrong_option_is_named(words, arguments):
     with pytest.raises(ValueError, match="must") as caught:
         HMLSTM(**{"input_size": 3, "hidden_sizes": [5, 4], **arguments})
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("x", x[0].numpy()),
+        ("x", [[0.0] * 3] * 2),
+        ("x", pack_sequence([x[:, 0]])),
+        ("boundaries", np.zeros((2, 1))),
+        ("boundaries", [[0], [1]]),
+        ("state", (x, x)),
+    ],
+)
+def test_a_wrong_step_is_told_what_is_wrong(name, wrong, batch_first, grad):
+    rnn = HMLSTM(3, [5, 4], batch_first=batch_first)
+    with torch.set_grad_enabled(grad), pytest.raises(TypeError, match=f"{name} must be .*; got {type(wrong).__name__}"):
+        rnn.step(**{"x": x[0], name: wrong})
 
 
 def test_step_refuses_a_sequence():

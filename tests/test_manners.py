@@ -181,6 +181,15 @@ class TestSizes:
             HMLSTM(16, [64, 64], **habit)
         assert "\n" not in str(caught.value)
 
+    @pytest.mark.parametrize("kind", [HMLSTM, LSTM, HRNN, ClockworkRNN])
+    @pytest.mark.parametrize("more", [{}, {"num_layers": 3}, {"hidden_sizes": [4, 4]}, {"batch_first": True}])
+    def test_the_size_of_lstm_is_refused_with_what_to_give(self, kind, more):
+        with pytest.raises(TypeError, match=f"^{kind.__name__} has no hidden_size: give hidden_sizes"):
+            kind(input_size=8, hidden_size=16, **more)
+        with pytest.raises(TypeError, match="hidden_sizes"):
+            kind(8)
+        assert inspect.signature(kind).parameters["hidden_sizes"].default is inspect.Parameter.empty
+
     def test_defaults_of_lstm_are_taken(self):
         HMLSTM(16, 64, num_layers=2, bias=True, batch_first=True, dropout=0.1, bidirectional=False, proj_size=0)
 

@@ -67,6 +67,12 @@ def test_a_run_learns_and_leaves_what_it_should(text_file, tmp_path, model):
     assert saved == replace(run, model=replace(run.model, boundary_delay=saved.model.boundary_delay))  # the teacher's
 
 
+def test_a_directory_may_be_a_string(text_file, tmp_path):
+    outcome = train_run(settings(text_file, epochs=0.2), str(tmp_path / "run"), data_dir=str(tmp_path))
+    assert outcome.directory == tmp_path / "run"
+    assert train_run(settings(text_file, epochs=0.4), str(tmp_path / "run"), resume=True).update > outcome.update
+
+
 def test_the_slope_is_annealed_by_epoch_and_the_detectors_stay_in_their_ball(text_file, tmp_path):
     train_run(settings(text_file, slope_per_epoch=0.5, slope_limit=1.8, epochs=3.0), tmp_path)
     slopes = [record["slope"] for record in metrics(tmp_path) if "bits" in record]

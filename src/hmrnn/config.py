@@ -73,6 +73,12 @@ class Stopped(KeyboardInterrupt):
         self.status = 128 + number
 
 
+def check_type(name: str, value: object, kinds: type | tuple[type, ...], what: str) -> None:
+    """Refuses what a caller in Python gives in place of `what`."""
+    if not isinstance(value, kinds):
+        raise TypeError(f"{name} must be {what}; got {type(value).__name__}")
+
+
 def check_size(name: str, size: int, most: int | None = None) -> None:
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"{name} must be a whole number from 1; got {size!r}")
@@ -160,6 +166,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         check_size("embedding_size", self.embedding_size, MOST_UNITS)
         check_size("output_size", self.output_size, MOST_UNITS)
+        check_type("hidden_sizes", self.hidden_sizes, (tuple, list), "the units of each layer, as in (512, 512)")
         check_size("the number of hidden_sizes", len(self.hidden_sizes), MOST_LAYERS)
         for size in self.hidden_sizes:
             check_size("each of hidden_sizes", size, MOST_UNITS)

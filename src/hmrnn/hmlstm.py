@@ -295,8 +295,6 @@ HABITS = {
 def check_habits(given: Mapping[str, Any]) -> None:
     """Refuses arguments that `HMLSTM` has not, and says why to those who know them from `torch.nn.LSTM`."""
     for name, value in given.items():
-        if name == "hidden_size":
-            raise TypeError("HMLSTM has no hidden_size: give hidden_sizes, one for each layer, or one and num_layers")
         if name not in HABITS:
             raise TypeError(f"HMLSTM got an unexpected argument {name!r}")
         harmless, reason = HABITS[name]

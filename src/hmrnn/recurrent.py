@@ -6,18 +6,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from hmrnn.checks import (
+    check_binary,
+    check_like,
+    check_slope,
+    check_slope_tensor,
+    check_tensors,
+    layer_sizes,
+    valid_steps,
+)
 from hmrnn.config import check_size
 from hmrnn.devices import any_weight
 from hmrnn.layouts import packed, padded, transposed
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState, PackedOutput, Piecewise
 
-CHECKED_AT_ONCE = ("cpu", "mps")  # devices whose values are looked at before a call; MPS has no assertions of its own
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,14 @@ class Recurrent(nn.Module, ABC):
     warn_collapse = True  # whether a detector that fires never or always in training is warned of
     _look: Callable[[Call, HMLSTMOutput], None] | None = None
 
+    def __new__(cls, *_: Any, **options: Any) -> Self:
+        """Before `__init__`, of which Python would only tell that it misses hidden_sizes."""
+        if "hidden_size" in options:  # of torch.nn.LSTM
+            raise TypeError(
+                f"{cls.__name__} has no hidden_size: give hidden_sizes, one for each layer, or one and num_layers"
+            )
+        return super().__new__(cls)
+
     def __init__(
         self,
         input_size: int,
@@ -69,8 +87,18 @@ class Recurrent(nn.Module, ABC):
         check_size("input_size", input_size)
         self.input_size = input_size
         self.hidden_sizes = layer_sizes(hidden_sizes, num_layers)
-        self.slope = check_slope(slope)
+        self.slope = slope
         self.batch_first = batch_first
+
+    @property
+    def slope(self) -> float:
+        """Slope of the detectors in calls without one of their own. It is checked when it is set, not in each call."""
+        slope: float = self.__dict__["slope"]
+        return slope
+
+    @slope.setter
+    def slope(self, slope: float | Tensor) -> None:
+        self.__dict__["slope"] = check_slope(slope)  # by this name, as in networks that were pickled before
 
     @property
     def num_layers(self) -> int:
@@ -153,6 +181,7 @@ class Recurrent(nn.Module, ABC):
             return self._packed(x, state, lengths, boundaries, slope, generator)
         if isinstance(boundaries, PackedSequence):
             raise TypeError("boundaries are a PackedSequence, and x is none: pack both, or neither")
+        check_tensors(x, boundaries)
         if len(x.shape) == 2:
             return self._unbatched(x, state, lengths, boundaries, slope, generator)
         if len(x.shape) != 3:
@@ -257,6 +286,7 @@ class Recurrent(nn.Module, ABC):
         Returns:
             The output, and the state after the step. They may share memory: do not write into them.
         """
+        check_tensors(x, boundaries)
         if len(x.shape) != 2:
             raise ValueError(f"x must have 2 dimensions (batch, input_size) in a single step; got {tuple(x.shape)}")
         given = None if boundaries is None else boundaries.unsqueeze(0)
@@ -319,77 +349,6 @@ class Recurrent(nn.Module, ABC):
         if boundaries.requires_grad:
             raise ValueError("boundaries are taken as they are, without a gradient: detach() them")
         check_binary("boundaries", boundaries)
-
-
-def layer_sizes(hidden_sizes: int | Sequence[int], num_layers: int | None) -> tuple[int, ...]:
-    """The units of each layer."""
-    if isinstance(hidden_sizes, int) and num_layers is not None:
-        check_size("num_layers", num_layers)
-        hidden_sizes = [hidden_sizes] * num_layers
-    if isinstance(hidden_sizes, int) or len(hidden_sizes) == 0:
-        raise ValueError(
-            "hidden_sizes must list the units of each layer, as in [256, 256], or be one size with num_layers; "
-            f"got {hidden_sizes!r}"
-        )
-    if num_layers not in (None, len(hidden_sizes)):
-        raise ValueError(f"num_layers must be the number of hidden_sizes, {len(hidden_sizes)}; got {num_layers}")
-    for size in hidden_sizes:
-        check_size("each of hidden_sizes", size)
-    return tuple(hidden_sizes)
-
-
-def valid_steps(lengths: Tensor | Sequence[int], T: int, B: int, device: torch.device) -> Tensor:
-    """(T, B): which steps lie within their row's length."""
-    if not isinstance(lengths, Tensor):
-        lengths = torch.as_tensor(lengths, device="cpu")  # checked where it is, before it is moved
-    if lengths.is_floating_point() or lengths.dtype in (torch.bool, torch.complex64, torch.complex128):
-        raise TypeError(f"lengths must be whole numbers; got {lengths.dtype}")
-    if tuple(lengths.shape) != (B,):
-        raise ValueError(f"lengths must have shape (batch,) = {(B,)}; got {tuple(lengths.shape)}")
-    check_values(f"lengths must lie between 0 and the number of time steps {T}", lengths, (lengths < 0) | (lengths > T))
-    return torch.arange(T, device=device).unsqueeze(1) < lengths.to(device, non_blocking=True)
-
-
-def check_binary(name: str, values: Tensor) -> None:
-    check_values(f"{name} must be 0 or 1", values, (values != 0) & (values != 1))
-
-
-def check_values(must: str, values: Tensor, wrong: Tensor) -> None:
-    """Refuses values of which some are wrong. On a GPU they are checked when it comes to them: nobody waits for it.
-
-    In a call that is traced, there are no values to look at.
-    """
-    if values.device.type == "meta" or torch.compiler.is_compiling():
-        return
-    if values.device.type not in CHECKED_AT_ONCE:
-        torch._assert_async(~wrong.any(), must)
-    elif wrong.any():
-        raise ValueError(f"{must}; got {values[wrong][0].item()}")
-
-
-def check_slope_tensor(slope: Tensor, like: Tensor) -> Tensor:
-    if slope.shape != ():
-        raise ValueError(f"slope must be one number; got shape {tuple(slope.shape)}")
-    check_like("slope", slope, like)
-    if slope.requires_grad:
-        raise ValueError("slope is taken as it is, without a gradient: detach() it")
-    check_values("slope must be positive and finite", slope, ~((slope > 0) & slope.isfinite()))
-    return slope
-
-
-def check_slope(slope: float) -> float:
-    if not isinstance(slope, (int, float)) or isinstance(slope, bool):
-        raise TypeError(f"slope must be a number; got {type(slope).__name__}")
-    if not 0 < slope < float("inf"):
-        raise ValueError(f"slope must be positive and finite; got {slope}")
-    return float(slope)
-
-
-def check_like(name: str, tensor: Tensor, like: Tensor) -> None:
-    if tensor.dtype != like.dtype:
-        raise TypeError(f"{name} must be {like.dtype}, as the weights are; got {tensor.dtype}")
-    if tensor.device != like.device:
-        raise ValueError(f"{name} must be on {like.device}, as the weights are; got {tensor.device}")
 
 
 def refuse_boundaries(call: Call, what: str) -> None:

@@ -241,7 +241,7 @@ class HMLSTMOutput(NoTensor):
     operations: Tensor
 
     def __repr__(self) -> str:
-        return shown(self, self.z, "TB")
+        return shown(self, self.z)
 
     @cached_property
     def h(self) -> tuple[Tensor, ...]:
@@ -274,7 +274,7 @@ class PackedOutput(NoTensor):
     operations: PackedSequence
 
     def __repr__(self) -> str:
-        return shown(self, self.z.data, "N")
+        return shown(self, self.z.data)
 
     @cached_property
     def h(self) -> tuple[PackedSequence, ...]:
@@ -292,14 +292,14 @@ class PackedOutput(NoTensor):
         return rates_of(self.z.data, self.operations.data)
 
 
-def shown(output: HMLSTMOutput | PackedOutput, z: Tensor, dimensions: str) -> str:
-    """An output in a line."""
-    shape = ", ".join(f"{name}={size}" for name, size in zip(dimensions, sizes(z)[:-1], strict=False))
+def shown(output: HMLSTMOutput | PackedOutput, z: Tensor) -> str:
+    """An output in a line. It does not know which dimension is time, and which is batch."""
+    steps = " x ".join(map(str, sizes(z)[:-1]))
     layers = "/".join(str(sizes(steps.values)[-1]) for steps in output.steps)
     rates = ""
     if type(z) is Tensor:  # and nothing without numbers
         rates = "".join(f" {rate:.2f}".replace(" 0.", " .") for rate in output.rates.tolist())
-    return f"{type(output).__name__}({shape}, layers {layers}{rates and ', rates' + rates})"
+    return f"{type(output).__name__}({steps} steps, layers {layers}{rates and ', rates' + rates})"
 
 
 def rates_of(z: Tensor, operations: Tensor) -> Tensor:

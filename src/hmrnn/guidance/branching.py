@@ -19,7 +19,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
+from hmrnn.config import check_size
 from hmrnn.guidance.cuts import DOUBT, STRETCH, Ends, Floats, Integers, Keys, Text, entropy_after, keys_of
 
 Direction = Literal["forward", "both"]
@@ -90,6 +92,7 @@ class Branching:
         direction: Whether these symbols lie before a boundary ("forward") or on both sides ("both").
         bits: Length of the two-part code, in bits for each symbol.
         tables: Share of segment ends after the last 1, 2, … symbols.
+        alphabet: Number of distinct symbols, if it is known: `state_dict` does not keep it.
     """
 
     rates: tuple[float, ...]
@@ -98,29 +101,34 @@ class Branching:
     direction: Direction
     bits: float
     tables: tuple[Table, ...]
+    alphabet: int | None = None
 
     @staticmethod
     def of(
-        symbols: npt.NDArray[Any], alphabet: int, line_end: int | None = None, rate: float | None = None
+        symbols: npt.NDArray[Any] | Tensor | Sequence[int],
+        alphabet: int,
+        line_end: int | None = None,
+        rate: float | None = None,
     ) -> Branching:
         """Reads a text.
 
         Args:
-            symbols: (T,) numbers of the symbols of the training text. The first million are read.
+            symbols: (T,) numbers of the symbols of the training text, from 0 to `alphabet` - 1. The first million are
+                read.
             alphabet: Number of distinct symbols.
             line_end: Number of a symbol that always ends a segment.
             rate: Rate of the lowest layer. By default it is found.
         """
-        if len(symbols) == 0:
-            raise ValueError("symbols must not be empty: there is nothing to count")
-        numbers = symbols[:COUNTED].astype(np.int64)
+        alphabet = int(alphabet) if isinstance(alphabet, np.integer) else alphabet
+        check_size("alphabet", alphabet)
+        numbers = checked(symbols, alphabet)
         found = best_hierarchy(numbers, alphabet, line_end, RATES if rate is None else (rate,))
         cut = found.cuts[0]
         now, later = (bits_of_ends(numbers, np.roll(cut, delay), alphabet) for delay in (0, 1))
         delay = int(later < now - WORTH)
         rates = found.rates if rate is None else (rate,)
         tables = tables_of(numbers, np.roll(cut, delay), alphabet)
-        return Branching(rates, delay, found.start.context, found.start.direction, found.bits, tables)
+        return Branching(rates, delay, found.start.context, found.start.direction, found.bits, tables, alphabet)
 
     @property
     def past(self) -> int:
@@ -173,6 +181,25 @@ class Branching:
         if not fits:
             raise ValueError("this is not what a teacher knows")
         return Branching(tuple(rates), int(delay), int(context), "both" if both else "forward", bits, tuple(tables))
+
+
+def checked(symbols: npt.NDArray[Any] | Tensor | Sequence[int], alphabet: int) -> Integers:
+    """The first symbols of a text, all of the alphabet."""
+    numbers = np.asarray(symbols.numpy(force=True) if isinstance(symbols, Tensor) else symbols)
+    must = "symbols must be the numbers of the symbols of one text, (T,), as Symbols.encode gives them"
+    if numbers.size == 0:
+        raise ValueError("symbols must not be empty: there is nothing to count")
+    if numbers.dtype.kind not in "iu":
+        raise TypeError(f"{must}; got {type(symbols).__name__} of {numbers.dtype}")
+    if numbers.ndim != 1:
+        raise ValueError(f"{must}; got shape {numbers.shape}")
+    numbers = numbers[:COUNTED]
+    unknown = numbers[(numbers < 0) | (numbers >= alphabet)]
+    if len(unknown):
+        raise ValueError(
+            f"symbols must lie between 0 and {alphabet - 1}, in an alphabet of {alphabet}; got {unknown[0]}"
+        )
+    return numbers.astype(np.int64)
 
 
 def best_hierarchy(numbers: Integers, alphabet: int, line_end: int | None, rates: Sequence[float]) -> Hierarchy:

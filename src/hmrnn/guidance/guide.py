@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.optim import Optimizer
 
+from hmrnn.config import check_type
 from hmrnn.devices import any_weight
 from hmrnn.guidance.imitation import Teacher, extended, imitation, inclinations, uncertainties
 from hmrnn.guidance.steering import MOST_OFTEN, Seen, excesses, obstacle, targets
@@ -83,15 +84,18 @@ class Guide:
         strength: Callable[[], float] | None = None,
         radius: float | None = None,
     ) -> None:
-        if isinstance(rates, str):
+        found = isinstance(rates, str) and rates == "auto"
+        if found:
             if teacher is None:
                 raise ValueError(
                     "what is to tell how often detectors fire? Give rates, as in [0.2, 0.05], or a teacher"
                 )
             rates = [min(rate, MOST_OFTEN) for rate in teacher.rates]  # every symbol may be a segment
-        rates = [float(rate) for rate in rates]
+        rates = numbers_of(rates)
         if rates and (why_not := obstacle(rnn)):
             raise ValueError(why_not)
+        if not found and rates and len(rates) > rnn.num_layers - 1:  # a teacher may tell of more layers than there are
+            raise ValueError(f"rates must be at most one for each detector ({rnn.num_layers - 1}); got {rates}")
         if not all(0 < rate < 1 for rate in rates):
             raise ValueError(f"rates are shares of the steps, between 0 and 1; got {rates}")
         if (weight is not None and weight < 0) or (updates is not None and updates < 0):
@@ -223,7 +227,7 @@ class Guide:
         if self.teacher is not None:
             if symbols is None:
                 raise TypeError("guide.loss() needs the symbols that were read: the teacher tells from them")
-            taught = self.teacher, extended(self.teacher, self._arranged("symbols", symbols, seen))
+            taught = self.teacher, extended(self.teacher, self._arranged("symbols", symbols, seen), seen)
             kinds = inclinations(*taught, seen) if kinds is None else uncertainties(*taught, kinds)
         if kinds is None:
             raise TypeError("guide.loss() needs the uncertainty of each step: there is no teacher to tell")
@@ -232,6 +236,7 @@ class Guide:
 
     def _arranged(self, name: str, values: Tensor | PackedSequence, seen: Seen) -> Tensor:
         """(T, B, …): as the network computed it."""
+        check_type(name, values, (Tensor, PackedSequence), "a tensor")
         if isinstance(values, PackedSequence):
             values = padded(values)[0]
         elif values.dim() == 1:
@@ -294,6 +299,15 @@ class Guide:
                 f"{update!r:.40} and {highest!r:.40}"
             )
         self.update, self.highest = update, highest
+
+
+def numbers_of(rates: Sequence[float] | str) -> list[float]:
+    try:
+        return [float(rate) for rate in rates]
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"rates must be a list of numbers, one for each detector from the lowest, as in [0.2, 0.05]; got {rates!r}"
+        ) from None
 
 
 def mean_of_processes(values: Tensor) -> Tensor:

@@ -11,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hmrnn.checks import check_values, check_whole
 from hmrnn.devices import widest
 from hmrnn.guidance.steering import Seen, asked, passed_by
 from hmrnn.hmlstm import HMLSTM
+from hmrnn.sequence import COPY
 
 SHARPNESS = 16.0  # of s_z as a log-odds: its weights lie in a small ball, and still it should be sure
 FURTHEST = 64.0  # of the biases that are looked for, in log-odds
@@ -58,9 +60,19 @@ def inclinations(teacher: Teacher, nearby: npt.NDArray[Any], seen: Seen) -> Tens
     return local.unsqueeze(-1) + TIE * seen.sums.detach().sigmoid()
 
 
-def extended(teacher: Teacher, symbols: Tensor) -> npt.NDArray[Any]:
-    """(T, B) to (past + T, B): a window whose past nobody knows has its first symbol again."""
-    numbers: npt.NDArray[Any] = symbols.detach().cpu().numpy().astype(np.int64)
+def extended(teacher: Teacher, symbols: Tensor, seen: Seen) -> npt.NDArray[Any]:
+    """(T, B) to (past + T, B): a window whose past nobody knows has its first symbol again.
+
+    A teacher with an `alphabet` must know all symbols but those that stand at padded steps.
+    """
+    check_whole("symbols", symbols)
+    symbols = symbols.detach().cpu()
+    alphabet = getattr(teacher, "alphabet", None)
+    if alphabet is not None:
+        read = seen.out.operations[..., 0].cpu() != COPY  # the lowest layer copies at padded steps only
+        must = f"symbols must lie between 0 and {alphabet - 1}, in the teacher's alphabet of {alphabet}"
+        check_values(must, symbols, read & ((symbols < 0) | (symbols >= alphabet)))
+    numbers: npt.NDArray[Any] = symbols.numpy().astype(np.int64)
     return np.pad(numbers, ((teacher.past, 0), (0, 0)), mode="edge")
 
 

@@ -91,10 +91,11 @@ class Training:
 
     def new_guide(self) -> Guide:
         rates = self.task.rates or ([] if self.config.target_rate == "auto" else [self.config.target_rate])
+        rnn = self.task.model.rnn
         guide = Guide(
-            self.task.model.rnn,
+            rnn,
             self.optimizer,
-            rates=[] if obstacle(self.task.model.rnn) else rates,
+            rates=[] if obstacle(rnn) else rates[: rnn.num_layers - 1],
             weight=self.config.uncertainty_weight,
             updates=self.config.guided_updates,
             strength=self.strength,

@@ -64,10 +64,10 @@ class Outcome:
 
 def train_run(
     run: RunConfig,
-    directory: Path,
+    directory: str | Path,
     *,
     resume: bool = False,
-    data_dir: Path | None = None,
+    data_dir: str | Path | None = None,
     engine: str = "auto",
     device: str = "auto",
     tensorboard: bool = False,
@@ -86,6 +86,7 @@ def train_run(
     Returns:
         How training ended, and the best validation.
     """
+    directory, data_dir = Path(directory), None if data_dir is None else Path(data_dir)
     given = run.data.data == str(STANDARD_INPUT)
     run = replace(run, data=replace(run.data, data=str(directory / GIVEN)) if given else run.data)
     run = replace(run, data=run.data.at_home())

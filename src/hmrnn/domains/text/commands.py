@@ -266,7 +266,7 @@ def score(asked: flags.Score) -> None:
     pieces = tqdm(numbers.split(PIECE), leave=False, disable=not show_bar(True))
     z = torch.cat([read.z.cpu() for read in follow(model, pieces)]).numpy()
     if z.shape[1] == 0:
-        raise ValueError(f"{directory}: a {model.config.model} has no boundaries")
+        raise ValueError(f"{directory}: this {model.config.model} has no boundaries")
     tell_scores(asked, what, len(numbers), "symbols", scores_of(z, known))
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hmrnn.config import check_not_negative
+from hmrnn.config import check_not_negative, check_type
 from hmrnn.domains.text.config import OnUnknown
+from hmrnn.domains.text.data.symbols import TEXT
 from hmrnn.domains.text.native import TextStream
 from hmrnn.domains.text.reading import PIECE, read_on, unseen
 from hmrnn.structure.reading import Place, PredictsNothing, Read
@@ -77,6 +78,7 @@ def generate(
     on_unknown: OnUnknown = "error",
 ) -> Iterator[Generated]:
     """The symbols of the prompt, and then new ones as they are made."""
+    check_type("prompt", prompt, TEXT, "a text (str or bytes)")
     check_not_negative("max_new", max_new)
     sampling = sampling or Sampling()
     generator = torch.Generator()  # on the CPU: the same text on every device

@@ -159,6 +159,6 @@ def tell_boundaries(
     lines = tqdm(read.lines, leave=False, unit=words.line, disable=not show_bar(True))
     z = torch.cat([read.z.cpu() for line in lines for read in follow(model, line)]).numpy()
     if z.shape[1] == 0:
-        raise ValueError(f"{asked.run}: a {model.config.model} has no boundaries")
+        raise ValueError(f"{asked.run}: this {model.config.model} has no boundaries")
     what = f"{read.config.data}, {read.split}" + (f", within {margin} {words.point}s" if margin else "")
     tell_scores(asked, what, len(z), f"{words.point}s", scores_of(z, from_lines(known), margin))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from hmrnn.checks import check_slope, check_tensors
 from hmrnn.devices import any_weight
 from hmrnn.engines.event_driven import MOST_VECTORS
 from hmrnn.engines.native.library import (
@@ -26,7 +27,6 @@ from hmrnn.engines.native.library import (
     weights_array,
 )
 from hmrnn.equations import LayerWeights
-from hmrnn.recurrent import check_slope
 from hmrnn.sequence import (
     COPY,
     HMLSTMOutput,
@@ -242,6 +242,7 @@ def try_step(
     """A step without a gradient. None if it has to go the general way, which also tells what is wrong with a call."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return None
+    check_tensors(x, boundaries)
     if isinstance(x, Piecewise) and (len(x.values) > MOST_VECTORS or not isinstance(x.values, nn.Parameter)):
         x = x.dense()  # a table is worth while for vectors that come again
     values, index = (x.values, x.index) if isinstance(x, Piecewise) else (None, x)
@@ -257,7 +258,7 @@ def try_step(
         return None
     if state is None:
         state = rnn.initial_state(B)
-    elif state.__dict__.get("_kind") != steps.kind or state.z.shape[0] != B:
+    elif getattr(state, "_kind", None) != steps.kind or state.z.shape[0] != B:
         rnn._check_state(state, B, any_weight(rnn))
         state = plain_state(state)
     if boundaries is None and rnn.needs_boundaries:
@@ -266,7 +267,7 @@ def try_step(
         rnn._check_boundaries(boundaries.unsqueeze(0), 1, B, state.z)
         boundaries = plain("boundaries", boundaries.to(steps.dtype), boundaries.shape, steps.dtype)
     uniforms = rnn._uniforms((B,), generator, state.z.device) if boundaries is None else None
-    slope = rnn.slope if slope is None else check_slope(float(slope) if isinstance(slope, Tensor) else slope)
+    slope = rnn.slope if slope is None else check_slope(slope)
     x_, symbols = (index, None) if values is None else (None, index)
     with steps.lock:
         return steps.step(x_, symbols, state, boundaries, uniforms, slope)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hmrnn.config import SettingError, located_error
+from hmrnn.config import SettingError, check_type, located_error
 from hmrnn.domains.text.config import OnUnknown
 
 Unit = Literal["character", "byte", "token"]
@@ -25,6 +25,7 @@ Numbers: TypeAlias = npt.NDArray[Any]  # (T,) of an unsigned type: symbols by th
 REPLACEMENTS = ("\N{REPLACEMENT CHARACTER}", "?", " ")
 RARE = "<unk>"  # the token that stands for all rare ones
 LONGEST_TOKEN = 1000  # characters: what is longer is no text of tokens
+TEXT = (str, bytes, bytearray)  # what a text may be
 CODE_POINTS = 0x110000
 READS_ANY = {"symbols": "{0} bytes", "bytes": "{0}", None: "only a run on bytes"}  # what is not UTF-8; by the setting
 
@@ -105,6 +106,7 @@ class Symbols:
 
     def split(self, text: str | bytes) -> Sequence[str]:
         """Splits a text into symbols, known or not: characters, bytes or tokens."""
+        check_type("text", text, TEXT, "a text (str or bytes)")
         if self.unit == "byte":
             return as_symbols(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
         text = text.decode() if isinstance(text, bytes) else text
