@@ -15,14 +15,17 @@ from pathlib import Path
 import pytest
 import torch
 from support.commands import run, run_process
+from support.small_runs import settings
 
 from hmrnn import Symbols, TextModel
 from hmrnn.cli.demo import demo
 from hmrnn.domains import DOMAINS
-from hmrnn.domains.text.config import PRESETS, TextModelConfig
+from hmrnn.domains.text.config import PRESETS, PlantedConfig, TextModelConfig
 from hmrnn.domains.text.data.corpora import builtin_text
 from hmrnn.domains.text.data.streams import Streams
+from hmrnn.storage.shipped import located
 from hmrnn.training.checkpoint import load_run, save_model
+from hmrnn.training.run import train_run
 
 ROOT = Path(__file__).parent.parent
 
@@ -262,7 +265,9 @@ def test_segment(trained, tmp_path):
     (tmp_path / "text.txt").write_text(text)
     done = run("segment", str(trained), str(tmp_path / "text.txt"))
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^400 / \d+ / \d+ updates of 1,200: \d+% saved by COPY$", done.stderr, re.MULTILINE)
+    assert re.search(
+        r"^400 / \d+ / \d+ updates of 1,200 \(400 steps × 3 layers\): \d+% saved by COPY$", done.stderr, re.MULTILINE
+    )
     piped = run("segment", str(trained), input=text)
     assert piped.stdout == done.stdout
     answer = json.loads(run("segment", str(trained), "-", "--format", "json", input=text).stdout)
@@ -321,6 +326,9 @@ def test_figure(trained, tmp_path):
     assert two.returncode == 0, two.stderr
     assert str(tmp_path / "other") in (tmp_path / "t.svg").read_text()
     assert run("figure", str(trained), "--out", "c.svg", cwd=tmp_path).returncode == 2
+    for out, file in (("d.PNG", "d.PNG"), ("figures-0.5", "figures-0.5/norms.png")):
+        assert run("figure", str(trained), "--kind", "norms", "--out", out, cwd=tmp_path).returncode == 0
+        assert (tmp_path / file).is_file()
 
 
 def test_a_reader_that_has_enough(trained):
@@ -341,12 +349,20 @@ def test_bad_usage_exits_with_2(trained):
         (["fly"], "fly"),
         (["demo", "--epochs", "many"], "many"),
         ([], "subcommand"),
-        (["train"], "text"),
+        (["train"], "text, strokes or series"),
+        (["train", "--data", "a.txt", "--out", "a"], "text, strokes or series"),
+        (["train", "txt", "--out", "a"], "text, strokes or series"),
+        (["segment"], "no run is named"),
+        (["segment", "--text", "hello"], "no run is named"),
+        (["eval", "--data=a.txt"], "no run is named"),
         (["train", "text"], "--out"),
         (["train", "text", "--out", "a", "--resume", str(trained)], "--resume"),
         (["train", "text", "--out", "a", "--preset", "huge"], "huge"),
         (["train", "text", "--out", "a", "--batch-size", "0"], "batch_size must be a whole number from 1; got 0"),
         (["train", "text", "--out", "a", "--planted.letters", "99"], "letters"),
+        (["train", "text", "--out", "a", "--minutes", "0"], "minutes must be positive"),
+        (["train", "text", "--out", "a", "--epochs", "0"], "epochs must be positive"),
+        (["demo", "--epochs", "0"], "epochs must be positive"),
         (["train", "text", "--resume", str(trained), "--preset", "ptb"], "--preset"),
         (
             ["train", "text", "--resume", str(trained), "--batch-size", "9"],
@@ -366,6 +382,9 @@ def test_bad_usage_exits_with_2(trained):
         (["eval", str(trained), "--decay", "0.1"], "--dynamic"),
         (["eval", str(trained), "--temperature", "0"], "--temperature"),
         (["figure", str(trained), "--out", os.devnull], f"{os.devnull} is no folder"),
+        (["figure", str(trained), "--kind", "norms", "--out", "a.jpg"], r"does not end in \.pdf, \.svg, \.png"),
+        (["figure", str(trained), "builtin", "--kind", "norms", "--out", "a.png"], "one run, and these are 2"),
+        (["figure", *["builtin-strokes"] * 2, "--strokes", "--out", "a"], "one run, and these are 2"),
         (["bench", "--hidden", "0"], "hidden must be a whole number from 1; got 0"),
         (["bench", "--repeats", "0"], "repeats must be"),
         (["bench", "--rates", "2", "0.1"], "rates is a share"),
@@ -374,6 +393,92 @@ def test_bad_usage_exits_with_2(trained):
         assert done.returncode == 2, arguments
         assert re.search(what, done.stderr + done.stdout), (what, done.stderr)
         assert "Traceback" not in done.stderr
+
+
+def test_what_is_forgotten_is_told_in_one_line(tmp_path):
+    for arguments in (["train", "--data", "a.txt", "--out", "a"], ["segment", "--text", "hello"]):
+        assert len(run(*arguments, cwd=tmp_path).stderr.splitlines()) == 1
+    shutil.copytree(located("builtin"), tmp_path / "run")
+    assert run("segment", "--text", "hello", "run", cwd=tmp_path).returncode == 0
+    assert run("segment", "--lines", "run", "--text", "hello", cwd=tmp_path).returncode == 0, "no value of the flag"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["segment", "builtin-strokes", "--text", "x"], ["generate", "builtin-strokes", "x"]]
+)
+def test_an_error_names_the_help_of_the_run(arguments):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert f"hmrnn {arguments[0]} RUN --help" in done.stderr
+    assert "usage: hmrnn segment [-h] [OPTIONS] RUN" in run("segment", "builtin-strokes", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["train", "text", "--data", "it", "--planted.words", "5"], "--planted.words is for --data planted"),
+        (["train", "text", "--planted.word-length", "2", "3"], "--planted.word-length is for --data planted"),
+        (["train", "strokes", "--data", "it", "--writing.lines", "5"], "--writing.lines is for --data builtin"),
+        (["train", "series", "--data", "it", "--planted.stay", "1", "2"], "--planted.stay is for --data builtin"),
+        (["train", "series", "--ends", "it"], "--ends is for files"),
+        (["train", "text", "--data", "it", "--most-symbols", "20"], "--most-symbols is for tokens, not for characters"),
+        (["segment", "builtin", "it", "--vectors"], "--vectors is for --format json, not for text"),
+        (["segment", "builtin", "it", "--vectors", "--format", "html"], "--vectors is for --format json, not for html"),
+        (["segment", "builtin-strokes", "it", "--vectors"], "--vectors is for --format json, not for text"),
+    ],
+)
+def test_a_flag_without_effect_is_refused(arguments, what, tmp_path):
+    (tmp_path / "it").write_text("the cat\n")
+    done = run(*arguments, *(["--out", "r"] if arguments[0] == "train" else []), cwd=tmp_path)
+    assert done.returncode == 2
+    assert re.fullmatch(rf"hmrnn: {what}.*--help\)\n", done.stderr)
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_run_from_when_such_flags_were_accepted_goes_on(text_file, tmp_path):
+    """Nor do settings of made data hinder a run from reading other data."""
+    begun = settings(text_file, epochs=0.3)
+    begun = replace(begun, data=replace(begun.data, most_symbols=20, planted=PlantedConfig(words=5)))
+    train_run(begun, tmp_path / "run")
+    done = run("train", "text", "--resume", str(tmp_path / "run"), "--epochs", "0.5")
+    assert done.returncode == 0, done.stderr
+    assert load_run(tmp_path / "run").config.data == begun.data
+    (tmp_path / "other").write_text("the cat")
+    reading = ["--data", str(tmp_path / "other"), "--on-unknown", "skip"]
+    assert run("eval", str(tmp_path / "run"), *reading).returncode == 0
+
+
+def test_a_folder_that_is_a_file_and_a_file_that_is_a_folder(trained, tmp_path):
+    (tmp_path / "file").write_text("the cat\n")
+    (tmp_path / "folder.png").mkdir()
+    figure = ["figure", "builtin", "--kind", "norms", "--symbols", "9"]
+    strokes = ["generate", "builtin-strokes", "--max-new", "2"]
+    for arguments in [
+        ["train", "text", "--data", str(trained.parent / "text.txt"), "--out", "file"],
+        ["train", "text", "--data", str(trained.parent / "text.txt"), "--out", "file/run"],
+        ["demo", "--out", "file"],
+        ["segment", "builtin", "--text", "x", "--out", "file/x"],
+        ["plot", str(trained), "--out", "file/x.png"],
+        [*figure, "--out", "file/x.png"],
+        [*figure, "--out", "file/x"],
+        [*strokes, "--out", "file/x.svg"],
+        [*strokes, "--out", "file/x.png"],
+    ]:
+        done = run(*arguments, cwd=tmp_path)
+        assert done.returncode == 1, arguments
+        assert re.search(r"\bfile: this is a file, and must be a folder\n", done.stderr), (arguments, done.stderr)
+    for arguments in [
+        ["segment", "builtin", "--text", "x", "--out", "folder.png"],
+        ["plot", str(trained), "--out", "folder.png"],
+        [*strokes, "--out", "folder.png"],
+        [*strokes, "--prime", "folder.png"],
+        [*figure, "--out", "x.png", "--text", "folder.png"],
+        ["score", "builtin", "--gold", "folder.png"],
+    ]:
+        done = run(*arguments, cwd=tmp_path)
+        assert done.returncode == 1, arguments
+        assert re.fullmatch("hmrnn: folder.png: this is a folder, and must be a file\n", done.stderr), arguments
+    assert (tmp_path / "file").read_text() == "the cat\n"
 
 
 def test_a_refused_setting_is_told_in_one_line_that_names_the_command(tmp_path):
@@ -496,6 +601,22 @@ def test_settings_stand_below_the_heading_of_their_topic(kind):
     # decided by training, or of older runs; with flags of their own
     settings -= {"slope", "boundary_delay", "imitates_rate", "planted", "writing"}
     assert settings <= {flag.replace("-", "_") for flag in flags}
+
+
+def test_how_many_values_a_flag_takes_can_be_read():
+    shown = "".join(run("train", kind, "--help").stdout for kind in DOMAINS)
+    shown += "".join(run(*command, "--help").stdout for command in (["bench"], ["eval", "builtin"]))
+    for flag in (
+        "--hidden-sizes N …",
+        "--boundary-bias NUMBER …",
+        "--columns NAME …",
+        "--late-window N N",
+        "--planted.word-length N N",
+        "--rates NUMBER NUMBER",
+        "--target-rate NUMBER|{auto}",
+    ):
+        assert f"{flag} " in shown
+    assert not re.search(r"--[a-z.-]+ \S*[\[{][A-Z\[]", shown), "brackets around kinds of values"
 
 
 @pytest.mark.parametrize("command", ["demo", "train", "train text", "eval", "segment", "plot", "bench", "build"])

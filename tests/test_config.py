@@ -1,4 +1,4 @@
-"""Settings from JSON."""
+"""Settings from JSON, and errors that name settings."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import dataclasses
 
 import pytest
 
-from hmrnn.config import TrainingConfig
+from hmrnn import TextModel
+from hmrnn.cli.flags import in_flags
+from hmrnn.config import SettingError, TrainingConfig, located_error
 from hmrnn.domains import DOMAINS
 from hmrnn.domains.series.config import MOST_COLUMNS, SeriesDataConfig
+from hmrnn.domains.text.config import TextDataConfig
+from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.storage.config_json import check_setting, from_json
+from hmrnn.training.checkpoint import check_new
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63), 10**30, (1, 2**63)])
@@ -51,3 +56,36 @@ def test_what_json_calls_true_is_no_number(name):
             else:
                 with pytest.raises(ValueError, match=f"{field.name} can't be 'True'"):
                     from_json(type(config), {field.name: True}, "here")
+
+
+def test_an_error_speaks_python_or_flags(tmp_path):
+    """A value is given to a flag in another way than to an argument; and not every method has the argument."""
+    for name in ("config.json", "training.safetensors"):
+        (tmp_path / name).touch()
+    (tmp_path / "bad").write_bytes(b"ab\xff")
+    model = TextModel.from_pretrained("builtin")
+    for fail, in_python, on_command_line in [
+        (
+            lambda: check_new(tmp_path, TextDataConfig()),
+            "resume=True goes on with it, or choose another directory",
+            f"--resume {tmp_path} goes on with it, or choose another --out",
+        ),
+        (
+            lambda: load_text(TextDataConfig(str(tmp_path / "bad"))),
+            "(symbols='bytes' reads any file)",
+            "(--symbols bytes reads any file)",
+        ),
+        *(
+            (
+                lambda ask=ask: ask("é"),
+                "knows (Symbols.encode goes on without it if on_unknown is 'skip' or 'replace')",
+                "knows (--on-unknown skip or replace goes on without it)",
+            )
+            for ask in (model.segment, model.generate, model.bits_per_character, model.symbols.encode)
+        ),
+    ]:
+        with pytest.raises(SettingError) as raised:
+            fail()
+        for error in (raised.value, located_error("it", raised.value)):
+            assert str(error).endswith(in_python)
+            assert in_flags(error).endswith(on_command_line)

@@ -193,7 +193,7 @@ def test_invalid_utf8_is_named_with_its_offset(tmp_path_factory, before, after, 
         with pytest.raises(ValueError, match="bad: not UTF-8") as error:
             from_files([TextFile(path)])
     assert f"byte 0xff at offset {len(before.encode())} " in str(error.value)
-    assert "(symbols bytes reads any file)" in str(error.value)
+    assert "(symbols='bytes' reads any file)" in str(error.value)
 
 
 def test_a_cut_last_character_is_named_with_its_offset(tmp_path):

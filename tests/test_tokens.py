@@ -134,7 +134,8 @@ def test_settings_of_runs_from_before_tokens():
 
 def test_the_flag_bytes_still_works(tmp_path):
     (tmp_path / "bytes.bin").write_bytes(bytes(random.Random(0).choices(range(256), k=4096)))
-    ask("train", "text", "--data", "bytes.bin", "--bytes", "--epochs", 0, *SMALL.split(), "--out", "run", cwd=tmp_path)
+    begun = ["--bytes", "--epochs", 0.01, *SMALL.split(), "--out", "run"]
+    ask("train", "text", "--data", "bytes.bin", *begun, cwd=tmp_path)
     assert load_run(tmp_path / "run").config.data.symbols == "bytes"
 
 

@@ -45,13 +45,16 @@ class UsageError(ValueError):
 class SettingError(ValueError):
     """An error that names settings: in Python by their names, on the command line by their flags."""
 
-    def __init__(self, message: str, *settings: str, **values: object) -> None:
-        """`message` has a place for each setting, {0}, {1}, and for each value, by its name."""
-        self.message, self.settings, self.values = message, settings, values
-        super().__init__(self.told(str))
+    def __init__(self, message: str, *settings: str, on_command_line: str | None = None, **values: object) -> None:
+        """`message` has a place for each setting, {0}, {1}, and for each value, by its name. So has `on_command_line`,
+        for when other names are not all that differs: a value is given to a flag in another way than to an argument,
+        and there may be a flag where Python has no argument."""
+        self.message, self.on_command_line = message, message if on_command_line is None else on_command_line
+        self.settings, self.values = settings, values
+        super().__init__(message.format(*settings, **values))
 
-    def told(self, name: Callable[[str], str]) -> str:
-        return self.message.format(*map(name, self.settings), **self.values)
+    def in_flags(self, flag_of: Callable[[str], str]) -> str:
+        return self.on_command_line.format(*map(flag_of, self.settings), **self.values)
 
 
 class Contradiction(SettingError, UsageError):
@@ -61,7 +64,8 @@ class Contradiction(SettingError, UsageError):
 def located_error(where: object, error: ValueError) -> ValueError:
     """The same error with the name of the file that it is about."""
     if isinstance(error, SettingError):
-        return SettingError("{where}: " + error.message, *error.settings, where=where, **error.values)
+        message, on_command_line = ("{where}: " + own for own in (error.message, error.on_command_line))
+        return SettingError(message, *error.settings, on_command_line=on_command_line, where=where, **error.values)
     return ValueError(f"{where}: {error}")
 
 
@@ -192,6 +196,7 @@ class DataConfig:
 
     data: NameOrFile = "builtin"
     sets: ClassVar[tuple[str, ...]]
+    made: ClassVar[tuple[str, str]]  # the set that is made by chance, and the setting that says how
 
     @property
     def is_path(self) -> bool:
@@ -204,6 +209,18 @@ class DataConfig:
                 f"{self.data}: there is no such file or folder, and it is not one of the sets known by name: "
                 f"{', '.join(self.sets)}"
             )
+
+    def check_used(self) -> None:
+        """Refuses settings without effect. Not whenever one is made: with other data, those of a run stay as they
+        are."""
+        name, how = self.made
+        if self.data == name:
+            return
+        own = getattr(self, how)
+        for setting, usual in vars(type(own)()).items():
+            if getattr(own, setting) != usual:
+                told = "{0} is for {1} {name}, not for {data}"
+                raise SettingError(told, f"{how}.{setting}", "data", name=name, data=self.data)
 
     def at_home(self: OwnData) -> OwnData:
         """With an absolute path, so that a run can be resumed from another folder."""

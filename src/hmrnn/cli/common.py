@@ -17,7 +17,7 @@ from hmrnn.cli import flags
 from hmrnn.config import RunConfig, UsageError
 from hmrnn.domains import DOMAINS
 from hmrnn.printable import for_stream, printable
-from hmrnn.storage.files import descriptor_of, finite, writing_out
+from hmrnn.storage.files import descriptor_of, finite, make_folders, writing_out
 from hmrnn.structure.scores import Scores, score_summary, score_table
 
 if TYPE_CHECKING:
@@ -39,6 +39,11 @@ def draw_figures(
 ) -> None:
     """Draws figures of these kinds: how runs were trained, and those of `own`, which takes the other kinds."""
     as_file = one_file(asked.out, kinds)
+    if len(asked.runs) > 1 and "training" not in kinds:
+        raise UsageError(
+            f"{' and '.join(kinds)} can be drawn of one run, and these are {len(asked.runs)}: --kind training draws "
+            "several"
+        )
     others = [kind for kind in kinds if kind != "training"]
     made: dict[str, Figure] = {}
     runs = list(asked.runs) if "training" in kinds else []
@@ -74,9 +79,10 @@ def check_comparable(runs: Mapping[Path, RunConfig]) -> None:
 
 def one_file(out: Path, kinds: Sequence[str]) -> bool:
     """Whether a figure's --out is a file, and not a folder."""
-    if out.exists() and not out.is_dir() and out.suffix not in flags.FIGURE_ENDINGS:
+    ending = out.suffix.lower()
+    is_file = not out.is_dir() and (out.exists() or ending[1:2].isalpha())  # figures-0.5 is a folder
+    if is_file and ending not in flags.FIGURE_ENDINGS:
         raise UsageError(f"--out {out} is no folder, and its name does not end in {', '.join(flags.FIGURE_ENDINGS)}")
-    is_file = out.suffix in flags.FIGURE_ENDINGS and not out.is_dir()
     if is_file and len(kinds) > 1:
         raise UsageError(f"--out {out} is one file: say with --kind which figure; or name a folder for all of them")
     return is_file
@@ -84,7 +90,7 @@ def one_file(out: Path, kinds: Sequence[str]) -> bool:
 
 def save_figures(figures: Mapping[str, Figure], out: Path, as_file: bool) -> None:
     """Into the one file, or each as pdf, svg and png into the folder."""
-    (out.parent if as_file else out).mkdir(parents=True, exist_ok=True)
+    make_folders(out.parent if as_file else out)
     for name, drawn in figures.items():
         for path in [out] if as_file else [out / f"{name}{ending}" for ending in flags.FIGURE_ENDINGS]:
             write_figure(drawn, path)
@@ -121,7 +127,7 @@ def output(out: Path | None, is_file: bool = True) -> Iterator[TextIO]:
             sys.stdout.reconfigure(encoding="utf-8")
         yield sys.stdout
         return
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(out.parent)
     with writing_out(out) as file:
         text = TextIOWrapper(cast(BinaryIO, file), encoding="utf-8", errors="replace", newline="")
         yield text

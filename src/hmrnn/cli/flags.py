@@ -22,8 +22,10 @@ from hmrnn.config import (
     ReadingConfig,
     RunConfig,
     SettingError,
+    UsageError,
     check_device,
     check_not_negative,
+    check_positive,
     shown_as,
 )
 from hmrnn.storage.shipped import located
@@ -43,13 +45,19 @@ OTHER_NAMES = {"directory": "--out"}  # flags that are not called like their set
 def in_flags(error: Exception) -> str:
     """What is wrong. The library names settings, a user of the command line knows their flags."""
     if isinstance(error, SettingError):
-        return error.told(lambda setting: OTHER_NAMES.get(setting, f"--{setting.replace('_', '-')}"))
+        return error.in_flags(lambda setting: OTHER_NAMES.get(setting, f"--{setting.replace('_', '-')}"))
     return str(error)
 
 
 def check_there(path: Path | None, hint: str = "") -> None:
     if path is not None and not os.path.exists(path):
         raise ValueError(f"{path}: there is no such file{hint}")
+
+
+def check_file(path: Path | None) -> None:
+    check_there(path)
+    if path is not None and path.is_dir():
+        raise ValueError(f"{path}: this is a folder, and must be a file")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +101,11 @@ class Train(Command):
 
     def check(self) -> None:
         check_device(self.device)
+        for bound in ("epochs", "minutes"):
+            if (value := getattr(self.run.training, bound)) is not None:
+                check_positive(bound, value)
+        if self.resume is None:  # a run goes on with what it was begun with
+            self.run.data.check_used()
 
     def look(self, domain: Domain) -> None:
         if self.resume is None and self.run.data.data != str(STANDARD_INPUT):
@@ -156,8 +169,13 @@ class Segment(OfRun):
     """Files and folders to read; - is standard input."""
     out: Path | None = None
     """File to write. By default standard output."""
+    format: str
     vectors: bool = False
     """With --format json: include the vector of each segment, the hidden state of its layer at the boundary."""
+
+    def check(self) -> None:
+        if self.vectors and self.format != "json":
+            raise UsageError(f"--vectors is for --format json, not for {self.format}")
 
     def look(self, domain: Domain) -> None:
         for file in self.files:
@@ -169,7 +187,7 @@ class Segment(OfRun):
 class Figure(Command):
     runs: Runs
     """Directory of the run; or builtin or builtin-strokes, the models that come with hmrnn.
-    Of several runs, training curves are drawn in one picture."""
+    Of several runs, training curves are drawn in one picture; other figures are of the first."""
     out: Path
     """A folder for all figures as pdf, svg and png, or one file."""
     data_dir: Dir | None = None

@@ -15,7 +15,7 @@ from tyro.extras import SubcommandApp
 from hmrnn.cli import read
 from hmrnn.cli import train as training
 from hmrnn.cli.flags import Runs, in_flags
-from hmrnn.cli.parsing import REGISTRY, UNSET, Dir, ending_in_examples
+from hmrnn.cli.parsing import REGISTRY, UNSET, Dir, asks_for_help, ending_in_examples
 from hmrnn.config import Stopped, UsageError
 from hmrnn.domains import DOMAINS
 from hmrnn.printable import printable
@@ -43,6 +43,11 @@ def demo(out: Dir = Path("demo"), epochs: float = 8.0, seed: int = 0) -> None:
         epochs: Number of epochs.
         seed: Random seed.
     """
+    from hmrnn.cli.read import bad_usage
+    from hmrnn.config import check_positive
+
+    with bad_usage("hmrnn demo"):
+        check_positive("epochs", epochs)
     from hmrnn.cli.demo import demo
 
     demo(out, epochs, seed)
@@ -186,6 +191,9 @@ def dispatch(arguments: list[str]) -> None:
             version()
         case ["train", name, *rest] if name in DOMAINS:
             training.train(DOMAINS[name], rest)
+        case ["train", *rest] if not asks_for_help(rest):
+            kinds = " or ".join([", ".join([*DOMAINS][:-1]), [*DOMAINS][-1]])
+            raise UsageError(f"say what to train on: {kinds}, as in hmrnn train text (see hmrnn train --help)")
         case [name, *rest] if name in read.COMMANDS:
             read.command(name, rest)
         case _:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args
 
 import tyro
 from tyro.conf import DisallowNone, arg
@@ -40,9 +41,37 @@ def plain(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     return PLAIN.get(info.type)
 
 
+MORE = " …"
+
+
+@REGISTRY.primitive_rule
+def several(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """N …, for one value or more, where tyro has [N [N ...]]; and no brackets around what may be left out."""
+    if info.type_origin not in (tuple, Union, UnionType) or info.type in _asked:
+        return None
+    _asked.append(info.type)  # so that tyro's own rule answers
+    try:
+        spec = ConstructorRegistry.get_primitive_spec(info)
+        if not isinstance(spec, PrimitiveConstructorSpec):  # a choice of commands, for instance
+            return None
+        kinds = [kind for kind in get_args(info.type) if kind not in (NoneType, ...)]
+        names = [metavar_of(kind, info) for kind in kinds]
+    finally:
+        _asked.pop()
+    if info.type_origin is tuple:
+        return replace(spec, metavar=names[0] + MORE if ... in get_args(info.type) else " ".join(names))
+    return replace(spec, metavar="|".join(name for name in names if name + MORE not in names))
+
+
+def metavar_of(kind: Any, within: PrimitiveTypeInfo) -> str:
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kind, within.markers))
+    assert isinstance(spec, PrimitiveConstructorSpec)
+    return spec.metavar
+
+
 UNSET = arg(help_behavior_hint="(optional)")  # the text says what happens without the flag
 RARE = ("vectors", "data_dir", "json")
-_asked: list[type] = []
+_asked: list[Any] = []
 
 
 @REGISTRY.struct_rule

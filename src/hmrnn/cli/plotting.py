@@ -15,6 +15,7 @@ from hmrnn.cli.common import (
 from hmrnn.cli.flags import FIGURE_ENDINGS
 from hmrnn.config import UsageError
 from hmrnn.printable import printable
+from hmrnn.storage.files import make_folders
 from hmrnn.training.history import History, read_history
 
 
@@ -25,7 +26,7 @@ def plot_runs(directories: Sequence[Path], out: Path, *, as_json: bool) -> None:
     curves = matplotlib_figures("hmrnn.show.curves")
     histories = [read_history(directory) for directory in directories]
     check_comparable({history.directory: history.config for history in histories})
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(out.parent)
     write_figure(curves.curves_figure(histories), out)
     if as_json:
         measure = histories[0].measure.name

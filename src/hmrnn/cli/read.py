@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 from hmrnn.cli.flags import in_flags
@@ -33,31 +34,37 @@ def command(name: str, arguments: Sequence[str]) -> None:
 def ask(name: str, arguments: Sequence[str]) -> None:
     domain = domain_of(arguments)
     prog = f"hmrnn {name}"
+    whose = f"{prog} RUN"  # whose help tells of the flags
+    if domain is None and not asks_for_help(arguments):
+        raise UsageError(
+            f"no run is named: {whose} …, where RUN is its directory, or builtin or builtin-strokes (see {prog} --help)"
+        )
     if domain is None:
         domain = next(iter(DOMAINS.values()))
-        if asks_for_help(arguments):
-            others = " and ".join(other for other in DOMAINS if other != domain.name)
-            print(
-                f"These are the flags for runs on {domain.name}. Runs on {others} have their own: {prog} RUN --help\n"
-            )
-    with bad_usage(f"{prog} RUN"):
-        asked = parsed(domain.flags()[name], prog, arguments)
+        others = " and ".join(other for other in DOMAINS if other != domain.name)
+        print(f"These are the flags for runs on {domain.name}. Runs on {others} have their own: {whose} --help\n")
+    with bad_usage(whose):
+        asked = parsed(domain.flags()[name], prog if asks_for_help(arguments) else whose, arguments)
         asked.check()
     asked.look(domain)
     asked.carry_out()
 
 
 def domain_of(arguments: Sequence[str]) -> Domain | None:
-    """That of the first run among the arguments. None if there is nothing that could be one."""
+    """That of the first run among the arguments. None if there is nothing that could be one: not the value of a flag,
+    unless there is a run of that name."""
     from hmrnn.storage.config_json import kind_of, read_config
 
-    named = [located(word) for word in arguments if not word.startswith("-") or word == "-"]
-    if not named:
-        return None
-    run = next((place for place in named if is_run(place)), named[0])
-    if not is_run(run) and asks_for_help(arguments):
+    words = [(before, located(word)) for before, word in pairwise(["", *arguments]) if not is_flag(word)]
+    alone = [place for before, place in words if not is_flag(before)]
+    run = next((place for _, place in words if is_run(place)), alone[0] if alone else None)
+    if run is None or (not is_run(run) and asks_for_help(arguments)):
         return None
     return DOMAINS[kind_of(read_config(run)[0])]
+
+
+def is_flag(word: str) -> bool:
+    return word.startswith("-") and word != "-"
 
 
 def is_run(place: Path) -> bool:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hmrnn.storage.files import check_regular, check_seal, read_json, sealed, sha256_of, write_atomically
+from hmrnn.storage.files import check_regular, check_seal, make_folders, read_json, sealed, sha256_of, write_atomically
 
 Kept = TypeVar("Kept")
 MOST_KEPT = 1 << 28  # bytes of JSON in a file of the cache
@@ -40,7 +40,7 @@ def cache_directory(kind: str) -> Path:
 def own_cache_directory(kind: str) -> Path:
     """The same, made if need be, and refused if others could put something there."""
     folder = cache_directory(kind)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folders(folder, mode=0o700)
     check_own(folder)
     return folder
 

@@ -63,7 +63,11 @@ def _named_in_full(path: Path, *names: str) -> Iterator[None]:
 def link_refused(path: Path) -> Exception:
     if path.is_symlink():
         return ValueError(f"{path}: this is a link, and nothing in a run may be one")
-    return NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    return no_folder(path)
+
+
+def no_folder(path: Path) -> NotADirectoryError:
+    return NotADirectoryError(f"{path}: this is a file, and must be a folder")
 
 
 def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
@@ -155,6 +159,8 @@ def writing_out(path: Path) -> Iterator[IO[bytes]]:
         with named(path), path.open("wb") as file:
             yield file
     else:
+        if path.is_dir():
+            raise IsADirectoryError(f"{path}: this is a folder, and must be a file")
         with writing(Path(os.path.realpath(path))) as file:
             yield file
 
@@ -186,10 +192,18 @@ def names_in(folder: Path) -> list[str]:
     return []
 
 
+def make_folders(folder: Path, mode: int = 0o777) -> None:
+    """A folder and those that it lies in, as far as they are not there."""
+    try:
+        folder.mkdir(mode, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise no_folder(next(place for place in (folder, *folder.parents) if os.path.lexists(place))) from None
+
+
 def make_folder(folder: Path) -> None:
     """One of a run. No link is taken for it."""
-    with suppress(FileExistsError):
-        folder.mkdir(parents=True)
+    if not os.path.lexists(folder):
+        make_folders(folder)
     names_in(folder)
 
 

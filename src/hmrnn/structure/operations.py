@@ -78,7 +78,8 @@ class Updates:
 
     def description(self) -> str:
         layers = " / ".join(f"{count:,}" for count in self.layers)
-        return f"{layers} updates of {self.all:,}: {self.saved:.0%} saved by COPY"
+        each = f"{self.steps:,} steps × {len(self.layers)} layers"
+        return f"{layers} updates of {self.all:,} ({each}): {self.saved:.0%} saved by COPY"
 
     def __add__(self, other: Updates) -> Updates:
         return Updates(tuple(a + b for a, b in zip(self.layers, other.layers, strict=True)), self.steps + other.steps)

@@ -88,9 +88,10 @@ def check_new(directory: Path, data: DataConfig) -> None:
     config, trained = os.path.lexists(directory / "config.json"), has_content(directory / "metrics.jsonl")
     if resumable(directory) is not None and (config or trained):
         raise SettingError(
-            "{new} holds a run: {0} {new} goes on with it, or choose another {1}",
+            "{new} holds a run: {0}=True goes on with it, or choose another {1}",
             "resume",
             "directory",
+            on_command_line="{new} holds a run: {0} {new} goes on with it, or choose another {1}",
             new=directory,
         )
     # A run that was killed before its first checkpoint was whole may start again: of that, it has left a part.

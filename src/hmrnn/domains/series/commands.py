@@ -42,7 +42,7 @@ from hmrnn.domains.vectors.structure import LineSegmentation
 from hmrnn.domains.vectors.written import write_json
 from hmrnn.printable import for_stream, printable
 from hmrnn.show.drawings import drawings_page
-from hmrnn.storage.files import writing_out
+from hmrnn.storage.files import make_folders, writing_out
 from hmrnn.storage.pretrained import load_model
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def generate(asked: flags.Generate) -> None:
     values = np.array([step.point for step in made], dtype=np.float32).reshape(-1, len(model.columns))
     z = np.array([step.z for step in made], dtype=bool).reshape(len(made), model.rnn.state_sizes[2])
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(out.parent)
         if drawing is None:
             with writing_out(out) as file:
                 file.write(as_csv(model.columns, values).encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from hmrnn.config import (
     MOST_VALUES,
@@ -14,11 +14,13 @@ from hmrnn.config import (
     Measure,
     NameOrFile,
     RunConfig,
+    SettingError,
     TrainingConfig,
     check_not_negative,
     check_range,
     check_share,
     check_size,
+    shown_as,
 )
 from hmrnn.domains.vectors.config import VectorModelConfig, Words
 
@@ -27,6 +29,8 @@ WORDS = Words("sequence", "step")
 SERIES_SETS = ("builtin",)
 MOST_COLUMNS = MOST_VALUES  # a run keeps the names of those that were asked for as a setting
 MOST_NUMBERS = 10**8  # of made series
+
+ColumnName = Annotated[str, shown_as("NAME", str)]
 
 
 @dataclass(frozen=True)
@@ -101,12 +105,13 @@ class SeriesDataConfig(DataConfig):
     """The series to learn from."""
 
     sets = SERIES_SETS
+    made = ("builtin", "planted")
     data: NameOrFile = "builtin"
     """builtin, a file (.csv with a header, .npy, .npz), or a folder of such files, one sequence each."""
-    columns: tuple[str, ...] | None = None
+    columns: tuple[ColumnName, ...] | None = None
     """Columns to read, in this order. By default all but time and dates: each must then be numeric, and in every
     sequence."""
-    ends: str | None = None
+    ends: ColumnName | None = None
     """Column that is 1 where a segment ends and 0 elsewhere. The model does not read it; hmrnn score does."""
     piece: int = 1000
     """Training: cut sequences that are longer than this many steps."""
@@ -124,6 +129,11 @@ class SeriesDataConfig(DataConfig):
                 raise ValueError(f"columns must be different; got {', '.join(self.columns)}")
             if self.ends in self.columns:
                 raise ValueError(f"{self.ends} tells where segments end: it can't be one of the columns to read")
+
+    def check_used(self) -> None:
+        super().check_used()
+        if self.ends is not None and not self.is_path:
+            raise SettingError("{0} is for files; it is known where segments of {data} end", "ends", data=self.data)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from hmrnn.cli import flags
 from hmrnn.config import NameOrFile, UsageError, check_not_negative
-from hmrnn.domains.series.config import SeriesRunConfig
+from hmrnn.domains.series.config import ColumnName, SeriesRunConfig
 from hmrnn.domains.vectors import flags as vectors
 
 
@@ -69,7 +69,7 @@ class Score(OfSeries, flags.Score):
     """
 
     examples = ("score runs/motifs --margin 2",)
-    ends: str | None = None
+    ends: ColumnName | None = None
     """With --data: the column that is 1 where a segment ends and 0 elsewhere. By default that of the run."""
     margin: int = 2
     """A boundary counts as found if it is at most this many steps away."""

@@ -40,7 +40,7 @@ from hmrnn.domains.vectors.commands import (
 from hmrnn.domains.vectors.structure import LineSegmentation
 from hmrnn.domains.vectors.written import write_json
 from hmrnn.show.drawings import drawings_page
-from hmrnn.storage.files import writing_out
+from hmrnn.storage.files import make_folders, writing_out
 from hmrnn.storage.pretrained import load_model
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def first_line(path: Path) -> Points:
 
 
 def draw(lines: Sequence[Points], out: Path, animated: bool, given: int) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(out.parent)
     if out.suffix == ".svg":
         with writing_out(out) as file:
             file.write((animated_svg(lines, given) if animated else svg(lines, given)).encode())

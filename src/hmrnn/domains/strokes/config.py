@@ -83,6 +83,7 @@ class StrokeDataConfig(DataConfig):
     """The handwriting to learn from."""
 
     sets = STROKE_SETS
+    made = ("builtin", "writing")
     data: NameOrFile = "builtin"
     """iam-ondb, builtin (no download), or a file of JSON lines: each a list of strokes, a stroke a list of [x, y]."""
     shortest: int | None = None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from hmrnn.cli import flags
 from hmrnn.config import STANDARD_INPUT, NameOrFile, UsageError, check_not_negative, check_size
 from hmrnn.domains.strokes.config import StrokeRunConfig
 from hmrnn.domains.vectors import flags as vectors
+
+if TYPE_CHECKING:
+    from hmrnn.domains import Domain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,9 @@ class Generate(vectors.Generate):
             raise UsageError(f"--out must end in .svg or .png; got {self.out}")
         if self.animated and (self.out is None or self.out.suffix != ".svg"):
             raise UsageError("--animated is for --out FILE.svg")
+
+    def look(self, domain: Domain) -> None:
+        flags.check_file(self.prime)
 
 
 @dataclass(frozen=True, kw_only=True)

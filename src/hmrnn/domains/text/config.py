@@ -88,6 +88,7 @@ class TextDataConfig(DataConfig):
     """The text to learn from."""
 
     sets = TEXT_SETS
+    made = ("planted", "planted")
     data: NameOrFile = "builtin"
     """ptb, text8, enwik8, builtin (no download), planted (made), or a file or a folder of files; - is standard input,
     which is kept in the run."""
@@ -109,6 +110,11 @@ class TextDataConfig(DataConfig):
         check_size("most_symbols", self.most_symbols, MOST_UNITS)
         if self.most_symbols < 2:
             raise ValueError("most_symbols must be at least 2: a token, and one for all others")
+
+    def check_used(self) -> None:
+        super().check_used()
+        if self.symbols != "tokens" and self.most_symbols != TextDataConfig.most_symbols:
+            raise SettingError("{0} is for tokens, not for {symbols}", "most_symbols", symbols=self.symbols)
 
     @property
     def measure(self) -> Measure:

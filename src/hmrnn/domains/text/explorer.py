@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from hmrnn.cli.flags import in_flags
 from hmrnn.domains.text.config import OnUnknown, TextRunConfig
 from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.domains.text.data.symbols import Symbols
@@ -66,7 +67,7 @@ class TextRun(Run[TextModel]):
         try:
             return self.model.symbols.encode(text, self.on_unknown)
         except ValueError as error:  # only if unknown symbols are errors
-            raise Refused(str(error)) from None
+            raise Refused(in_flags(error)) from None
 
     def read(self, request: Request) -> Answers:
         """Every step from the symbol on that the page does not have: `have` counts the characters it has."""

@@ -115,7 +115,7 @@ class Segment(flags.Segment):
     """text: the text with marks, | at the end of a segment of layer 1, ‖ of layer 2, ⦀ above. json: one object.
     html: a page that shows every step, for up to 100,000 symbols."""
     text: str | None = None
-    """Text to segment, instead of files."""
+    """The text itself to segment, instead of files."""
     layer: int | None = None
     """Show the segments of this layer only; 1 is the lowest."""
     separator: str | None = None
@@ -133,6 +133,7 @@ class Segment(flags.Segment):
         return self.layer or (1 if one else None)
 
     def check(self) -> None:
+        super().check()
         if self.text is not None and self.files != (STANDARD_INPUT,):
             raise UsageError("--text is a text of its own: it can't be combined with files")
         if self.layer is not None:
@@ -177,7 +178,7 @@ class Score(OfText, flags.Score):
 
     def look(self, domain: Domain) -> None:
         super().look(domain)
-        flags.check_there(self.gold)
+        flags.check_file(self.gold)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +193,7 @@ class Figure(flags.Figure):
     """Which figure. boundaries: where segments end. norms: norms of the hidden states, and operations.
     training: loss, firing rates and slope. classes: how often each detector fires on which kind of symbol."""
     text: Path | None = None
-    """File to draw. By default the start of the validation part of the run's text."""
+    """File with the text to draw. By default the start of the validation part of the run's text."""
     symbols: int = 270
     """Number of symbols that boundaries and norms show."""
     reading: Reading = BY_DEFAULT
@@ -201,7 +202,7 @@ class Figure(flags.Figure):
         check_size("--symbols", self.symbols)
 
     def look(self, domain: Domain) -> None:
-        flags.check_there(self.text)
+        flags.check_file(self.text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,8 @@ export class Latest {
 export const updatesOf = (operations, n) => {
   const layers = operations.map(column => column.reduce((sum, done) => sum + (done !== 1), 0)), all = n * layers.length;
   const saved = all ? 100 * (1 - layers.reduce((a, b) => a + b, 0) / all) : 0;
-  return `${layers.map(count => count.toLocaleString("en")).join(" / ")} updates of ${all.toLocaleString("en")}: ${saved.toFixed(0)} % saved by COPY`;
+  const each = `${n.toLocaleString("en")} steps × ${layers.length} layers`;
+  return `${layers.map(count => count.toLocaleString("en")).join(" / ")} updates of ${all.toLocaleString("en")} (${each}): ${saved.toFixed(0)} % saved by COPY`;
 };
 
 let page = null, runs = null;

@@ -27,7 +27,12 @@ RARE = "<unk>"  # the token that stands for all rare ones
 LONGEST_TOKEN = 1000  # characters: what is longer is no text of tokens
 TEXT = (str, bytes, bytearray)  # what a text may be
 CODE_POINTS = 0x110000
-READS_ANY = {"symbols": "{0} bytes", "bytes": "{0}", None: "only a run on bytes"}  # what is not UTF-8; by the setting
+# What reads text that is not UTF-8, by the setting: in Python, and on the command line.
+READS_ANY = {
+    "symbols": ("{0}='bytes' reads any file", "{0} bytes reads any file"),
+    "bytes": ("{0}=True reads any file", "{0} reads any file"),
+    None: ("only a run on bytes reads any file",) * 2,
+}
 
 
 @dataclass(frozen=True)
@@ -142,10 +147,11 @@ class Symbols:
             numbers[unknown] = self.replacement
             return numbers
         first = int(unknown.argmax())
+        unknown_symbol = "the symbol {symbol} at position {place} is not among the {count} symbols that the model knows"
         raise SettingError(
-            "the symbol {symbol} at position {place} is not among the {count} symbols that the model knows ({0} skip "
-            "or replace goes on without it)",
+            unknown_symbol + " (Symbols.encode goes on without it if {0} is 'skip' or 'replace')",
             "on_unknown",
+            on_command_line=unknown_symbol + " ({0} skip or replace goes on without it)",
             symbol=self.named(symbols[first]),
             place=start + first,
             count=len(self),
@@ -247,10 +253,12 @@ def texts(
             yield decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
             byte, offset = error.object[error.start], fed - kept + error.start
+            not_text = "{name}: not UTF-8: {reason}, byte 0x{byte:02x} at offset {offset}"
+            in_python, on_command_line = (f"{not_text} ({hint})" for hint in READS_ANY[setting])
             raise SettingError(
-                "{name}: not UTF-8: {reason}, byte 0x{byte:02x} at offset {offset} "
-                f"({READS_ANY[setting]} reads any file)",
+                in_python,
                 *([setting] if setting else []),
+                on_command_line=on_command_line,
                 name=name,
                 reason=error.reason,
                 byte=byte,
