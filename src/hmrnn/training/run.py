@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hmrnn.config import STANDARD_INPUT, Measure, Precision, RunConfig, UsageError
+from hmrnn.config import STANDARD_INPUT, DataConfig, Measure, Precision, RunConfig, UsageError
 from hmrnn.devices import description as description_of
 from hmrnn.devices import resolve
 from hmrnn.domains import DOMAINS, Data
@@ -26,6 +26,7 @@ from hmrnn.training.checkpoint import (
     check_new,
     check_resumable,
     forget_after,
+    load_own,
     load_progress,
     load_run,
     locked,
@@ -140,17 +141,28 @@ def reopen(
         raise UsageError(f"{directory} is a run on {saved.config.kind}")
     teacher = load_teacher(directory, saved.config)
     run = settled(run, saved.config.model.precision, teacher)
-    check_same(run, saved.config, directory)
+    expected, differs = where_it_is(saved.config, run.data, directory)
+    check_same(run, expected, directory)
+    run = replace(run, data=expected.data)
     if data_dir is not None:
         saved = replace(saved, data_dir=data_dir.absolute())
-    data = DOMAINS[run.kind].load(run, saved.data_dir)
-    if saved.fingerprint != data.fingerprint:
-        raise ValueError(f"{run.data.data}: this is not what {directory} was trained on: it has changed")
+    data = load_own(run.data, saved.fingerprint, lambda: DOMAINS[run.kind].load(run, saved.data_dir), differs)
     progress = load_fitting(run, data, directory, processes)
     if processes.first:
         remove_leftovers(directory)
         forget_after(directory / "metrics.jsonl", progress["update"])
     return data, replace(saved, config=run, teacher=teacher), {**progress, "training": saved.config.training}
+
+
+def where_it_is(saved: RunConfig, asked: DataConfig, directory: Path) -> tuple[RunConfig, str]:
+    """The settings of a run, with the place to which its data may have been moved; and what is wrong if it is not the
+    same data that lies there."""
+    no_other = f"{asked.data}: this is not what {directory} was trained on: "
+    if saved.data.is_path and asked.is_path and asked.data != saved.data.data:
+        moved = replace(saved, data=saved.data.elsewhere(asked.data))
+        return moved, f"{no_other}its content differs from that of {saved.data.data}"
+    saved.data.check_still_there(directory)
+    return saved, f"{no_other}it has changed"
 
 
 def load_fitting(run: RunConfig, data: Data, directory: Path, processes: Processes) -> dict[str, Any]:

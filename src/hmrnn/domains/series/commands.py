@@ -24,7 +24,15 @@ from hmrnn.cli.common import (
 from hmrnn.config import SettingError, UsageError
 from hmrnn.domains.series import flags
 from hmrnn.domains.series.config import WORDS, SeriesDataConfig
-from hmrnn.domains.series.data.sequences import Known, SeriesData, SeriesLines, Values, lines_of, load_series
+from hmrnn.domains.series.data.sequences import (
+    Known,
+    SeriesData,
+    SeriesLines,
+    Values,
+    in_parts,
+    lines_of,
+    load_series,
+)
 from hmrnn.domains.series.drawing import STYLE, series_svg
 from hmrnn.domains.series.model import SeriesModel
 from hmrnn.domains.vectors.commands import (
@@ -58,7 +66,7 @@ def to_read(model: SeriesModel, asked: flags.OfSeries | flags.Figure, **which: A
 
     def other(config: SeriesDataConfig, data: str) -> SeriesDataConfig:
         ends = getattr(asked, "ends", None)
-        return replace(config, data=data, ends=ends or config.ends)
+        return replace(config.elsewhere(data), ends=ends or config.ends)
 
     def load(config: SeriesDataConfig, data_dir: Path | None) -> SeriesData:
         loaded = load_series(config, data_dir)
@@ -69,7 +77,8 @@ def to_read(model: SeriesModel, asked: flags.OfSeries | flags.Figure, **which: A
             )
         return loaded
 
-    return Source(SeriesDataConfig, other, load, partial(undivided, model)).lines(data_dir=asked.data_dir, **which)
+    source = Source(SeriesDataConfig, other, load, partial(undivided, model), in_parts)
+    return source.lines(data_dir=asked.data_dir, **which)
 
 
 def undivided(model: SeriesModel, config: SeriesDataConfig) -> SeriesLines:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from hmrnn.cli.common import (
 from hmrnn.config import STANDARD_INPUT, UsageError
 from hmrnn.domains.strokes import flags
 from hmrnn.domains.strokes.config import WORDS, StrokeDataConfig
-from hmrnn.domains.strokes.data.lines import lines_of_file, load_strokes
+from hmrnn.domains.strokes.data.lines import in_parts, lines_of_file, load_strokes
 from hmrnn.domains.strokes.data.points import Points, read_json_lines, to_json, to_strokes
 from hmrnn.domains.strokes.data.writing import write_lines
 from hmrnn.domains.strokes.density import predicted_density
@@ -50,11 +49,13 @@ FIGURES = ("training", "segments", "density")
 FIGURES_MODULE = "hmrnn.domains.strokes.figures"
 
 
-def other_data(config: StrokeDataConfig, data: str) -> StrokeDataConfig:
-    return replace(config, data=data, division=config.division if data == "iam-ondb" else "shuffled")
-
-
-SOURCE = Source(StrokeDataConfig, other_data, load_strokes, lambda config: lines_of_file(Path(config.data)))
+SOURCE = Source(
+    StrokeDataConfig,
+    StrokeDataConfig.elsewhere,
+    load_strokes,
+    lambda config: lines_of_file(Path(config.data)),
+    in_parts,
+)
 
 
 def evaluate(asked: flags.Evaluate) -> None:

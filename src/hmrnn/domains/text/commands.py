@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from io import BufferedReader, BytesIO
 from itertools import islice
@@ -22,14 +22,16 @@ from hmrnn.cli.common import (
     matplotlib_figures,
     output,
     print_json,
+    tell_own,
     tell_scores,
 )
+from hmrnn.cli.flags import Split
 from hmrnn.cli.read import bad_usage
 from hmrnn.config import STANDARD_INPUT, SettingError, UsageError
 from hmrnn.domains.text import flags, generation
 from hmrnn.domains.text.adapting import lines_of, measure, prepare
 from hmrnn.domains.text.config import OnUnknown, TextDataConfig, TextRunConfig
-from hmrnn.domains.text.data.corpora import files_below, load_text
+from hmrnn.domains.text.data.corpora import division_of, files_below, load_text
 from hmrnn.domains.text.data.planted import planted
 from hmrnn.domains.text.data.store import TextData, told_left_out
 from hmrnn.domains.text.data.symbols import Symbols, numbered, texts
@@ -48,7 +50,7 @@ from hmrnn.storage.pretrained import load_model
 from hmrnn.structure.operations import Updates
 from hmrnn.structure.scores import scores_of
 from hmrnn.structure.written import Counted
-from hmrnn.training.checkpoint import SavedRun, no_run, run_in
+from hmrnn.training.checkpoint import SavedRun, changed, load_own, no_run, run_in
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,29 +73,60 @@ class Source:
         """None if the directory has only a model."""
         return run_in(self.directory)
 
-    def text(self, data: str | None, on_unknown: OnUnknown) -> tuple[TextDataConfig, TextData, bool]:
-        """The text that `data` names, or else the run's own; and whether it has parts of its own, or is the run's."""
+    def text(
+        self, data: str | None, split: Split | None, on_unknown: OnUnknown
+    ) -> tuple[TextDataConfig, TextData, Split]:
+        """The text that `data` names, or else the run's own; and which part of it is to be read."""
         if self.run is None:
             if data is None:
                 raise no_run(self.directory)
             config = TextDataConfig(data).at_home()
-            return config, load_text(config, self.data_dir, self.symbols, on_unknown), not config.is_path
-        assert isinstance(self.run.config, TextRunConfig)
-        own = self.run.config.data
-        config = replace(own, data=data or own.data).at_home()
-        text = load_text(config, self.data_dir or self.run.data_dir, self.symbols, on_unknown)
-        print(told_left_out(text.left_out), end="", file=sys.stderr)
-        if config == own and text.fingerprint != self.run.fingerprint:
-            raise ValueError(
-                f"{config.data} has changed since {self.directory} was trained on it, and so have its parts. A copy "
-                "under another name can be evaluated as a whole"
-            )
-        return config, text, not config.is_path or config == own
+            loaded = load_text(config, self.data_dir, self.symbols, on_unknown)
+            return config, loaded, split or ("all" if config.is_path else "test")
+        config = self.own_config if data is None else self.own_config.elsewhere(data)
+        if config == self.own_config:
+            return config, self.own(), split or "test"
+        loaded = load_text(config, self.data_dir or self.run.data_dir, self.symbols, on_unknown)
+        print(told_left_out(loaded.left_out), end="", file=sys.stderr)
+        moved = config.is_path and self.is_own(config, loaded)
+        split = split or ("test" if moved or not config.is_path else "all")
+        if moved:
+            tell_own(config, split, self.directory)
+        return config, loaded, split
 
-    def trained_on(self) -> TextData:
-        """The run's own text, for what has to be measured or chosen on it."""
+    @property
+    def own_config(self) -> TextDataConfig:
+        if self.run is None:
+            raise no_run(self.directory)
+        assert isinstance(self.run.config, TextRunConfig)
+        return self.run.config.data
+
+    def own(self) -> TextData:
+        """The run's own text, where it was."""
+        config = self.own_config
+        assert self.run is not None
+        data_dir = self.data_dir or self.run.data_dir
+        loaded = load_own(
+            config,
+            self.run.fingerprint,
+            lambda: load_text(config, data_dir, self.symbols),
+            changed(config, self.directory),
+        )
+        print(told_left_out(loaded.left_out), end="", file=sys.stderr)
+        return loaded
+
+    def is_own(self, config: TextDataConfig, text: TextData) -> bool:
+        """Whether a text is what the run was trained on, in the same parts."""
+        if self.run is None or division_of(config) is not division_of(self.own_config):
+            return False
+        return text.fingerprint == self.run.fingerprint
+
+    def trained_on(self, config: TextDataConfig, text: TextData) -> TextData:
+        """The run's own text, for what has to be measured or chosen on it. It may be the one that is to be read."""
+        if self.is_own(config, text):
+            return text
         try:
-            return self.text(None, "error")[1]
+            return self.own()
         except (ValueError, OSError) as error:
             raise ValueError(
                 f"--dynamic, and --temperature auto, need the text that {self.directory} was trained on: what "
@@ -107,9 +140,8 @@ def evaluate(asked: flags.Evaluate) -> None:
     directory, reading, adapting, streams = asked.run, asked.reading, asked.adapting, asked.streams
     model = load_model(TextModel, directory, reading)
     source = Source(directory, model.symbols, asked.data_dir)
-    own = source.trained_on() if adapting.needs_own_text else None
-    config, text, in_parts = source.text(asked.data, reading.on_unknown)
-    split = asked.split or ("test" if in_parts else "all")
+    config, text, split = source.text(asked.data, asked.split, reading.on_unknown)
+    own = source.trained_on(config, text) if adapting.needs_own_text else None
     numbers = text.split(split)
     check_length(numbers)  # before minutes of choosing
     found = measure(prepare(model, own, adapting), model, numbers, streams)
@@ -246,8 +278,7 @@ def score(asked: flags.Score) -> None:
         numbers, what = model.symbols.encode(text, reading.on_unknown), str(gold)
     else:
         source = Source(directory, model.symbols, asked.data_dir)
-        config, loaded, in_parts = source.text(asked.data, reading.on_unknown)
-        split = asked.split or ("test" if in_parts else "all")
+        config, loaded, split = source.text(asked.data, asked.split, reading.on_unknown)
         numbers = torch.from_numpy(loaded.split(split)[: asked.first].astype(np.int64))
         what = f"{config.data}, {split}"
         if config.data == "planted":
@@ -298,8 +329,8 @@ def numbers_to_draw(asked: flags.Figure, model: TextModel) -> torch.Tensor:
     """The text that is asked for, or the validation part of the run's own."""
     run, unknown = asked.runs[0], asked.reading.on_unknown
     if asked.text is None:
-        _, loaded, _ = Source(run, model.symbols, asked.data_dir).text(None, unknown)
-        return torch.from_numpy(loaded.split("valid").astype(np.int64))
+        own = Source(run, model.symbols, asked.data_dir).own()
+        return torch.from_numpy(own.split("valid").astype(np.int64))
     with asked.text.open("rb") as stream:
         read = numbered(iter(lambda: stream.read(READ_AT_ONCE), b""), model.symbols, unknown, str(asked.text))
         enough = 1 + 4 * CLASSIFIED // READ_AT_ONCE  # chunks: a character has at most 4 bytes

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
-from hmrnn.cli.common import print_json, tell_scores
+from hmrnn.cli.common import print_json, tell_own, tell_scores
 from hmrnn.cli.flags import OfData, Score, Segment, Split
 from hmrnn.config import DataConfig, UsageError
 from hmrnn.domains.vectors.config import Words
@@ -28,7 +28,7 @@ from hmrnn.printable import printable
 from hmrnn.show.progress import show_bar
 from hmrnn.structure.scores import Ends, from_lines, scores_of
 from hmrnn.training.batches import Line
-from hmrnn.training.checkpoint import no_run, run_in
+from hmrnn.training.checkpoint import SavedRun, changed, load_own, no_run, run_in
 
 Config = TypeVar("Config", bound=DataConfig)
 MOST_ON_PAGE = 100_000  # points on a page
@@ -52,7 +52,8 @@ class Source(Generic[Config]):
     config: type[Config]
     other: Callable[[Config, str], Config]  # a run's settings for other data
     load: Callable[[Config, Path | None], LineData]
-    whole: Callable[[Config], Lines]  # a file that is not divided
+    whole: Callable[[Config], Lines]  # a file, not divided
+    in_parts: Callable[[Any, Config], LineData]  # the same, divided
 
     def lines(self, directory: Path, data: str | None, split: Split | None, data_dir: Path | None) -> ToRead[Config]:
         """The lines that `data` names, or else the run's own."""
@@ -65,23 +66,37 @@ class Source(Generic[Config]):
             assert isinstance(run.config.data, self.config)
             config = run.config.data if data is None else self.other(run.config.data, data)
             data_dir = data_dir or run.data_dir
-        config = config.at_home()
-        own = run is not None and config == run.config.data
-        if not own and config.is_path:  # a file that the run was not trained on: all of it
-            if split not in (None, "all"):
-                raise UsageError(
-                    f"{config.data} is not divided: --split {split} is for the sets that runs are trained on"
-                )
+        config, part = config.at_home(), split or "test"
+        if run is not None and config == run.config.data:
+            loaded = load_own(config, run.fingerprint, lambda: self.load(config, data_dir), changed(config, directory))
+        elif config.is_path:
             lines = self.whole(config)
-            every = range(len(lines.names))
-            return ToRead(config, "all", lines, np.array(every), [lines.line(number) for number in every])
-        loaded = self.load(config, data_dir)
+            moved = None if run is None else self.moved(lines, config, run)
+            if moved is None:
+                return undivided(config, split, lines)
+            loaded = moved
+            tell_own(config, part, directory)
+        else:
+            loaded = self.load(config, data_dir)
         if loaded.lines.damaged:
             print(printable(loaded.description()), file=sys.stderr)
-        if own and run is not None and loaded.fingerprint != run.fingerprint:
-            raise ValueError(f"{config.data} has changed since {directory} was trained on it, and so have its parts")
-        part = split or "test"
         return ToRead(config, part, loaded, loaded.numbers(part), loaded.split(part))
+
+    def moved(self, lines: Lines, config: Config, run: SavedRun) -> LineData | None:
+        """A file's lines in the parts that the run knows, if they are what it was trained on."""
+        try:
+            loaded = self.in_parts(lines, config)
+        except ValueError:  # nothing can be trained on such lines
+            return None
+        return loaded if loaded.fingerprint == run.fingerprint else None
+
+
+def undivided(config: Config, split: Split | None, lines: Lines) -> ToRead[Config]:
+    """All of a file that the run was not trained on."""
+    if split not in (None, "all"):
+        raise UsageError(f"{config.data} is not divided: --split {split} is for the sets that runs are trained on")
+    every = range(len(lines.names))
+    return ToRead(config, "all", lines, np.array(every), [lines.line(number) for number in every])
 
 
 def tell_likelihood(
