@@ -23,6 +23,8 @@ from hmrnn.structure.scores import Scores, score_summary, score_table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from hmrnn.storage.pretrained import Pretrained
+
 STANDARD_OUTPUT = 1  # its descriptor
 
 
@@ -97,6 +99,13 @@ def write_figure(drawn: Figure, path: Path) -> None:
     drawn.savefig(content, format=path.suffix[1:].lower(), dpi=200)
     with writing_out(path) as file:
         file.write(content.getvalue())
+
+
+def check_boundaries(run: Path, model: Pretrained) -> None:
+    """Refuses a model that finds no segments."""
+    if model.rnn.state_sizes[2] == 0:
+        layers = "" if model.config.model == "lstm" else " of one layer"
+        raise ValueError(f"{run}: a {model.config.model}{layers} has no boundaries")
 
 
 def tell_own(data: DataConfig, split: str, run: Path) -> None:

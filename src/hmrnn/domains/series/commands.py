@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hmrnn.cli.common import (
+    check_boundaries,
     draw_figures,
     matplotlib_figures,
     output,
@@ -141,6 +142,7 @@ def as_csv(columns: Sequence[str], values: Values) -> str:
 def segment(asked: flags.Segment) -> None:
     """Prints the segments of each sequence of a file."""
     model = load_model(SeriesModel, asked.run, asked.reading)
+    check_boundaries(asked.run, model)
     read = [undivided(model, SeriesDataConfig(str(file))) for file in asked.files]
     found = segmented(model, read, asked.vectors)
     with output(asked.out, is_file=asked.format != "text") as out:
@@ -173,6 +175,7 @@ def segmented(
 def score(asked: flags.Score) -> None:
     """Tells how well the boundaries of each layer fit the known ends."""
     model = load_model(SeriesModel, asked.run, asked.reading)
+    check_boundaries(asked.run, model)
     read = to_read(model, asked, directory=asked.run, data=asked.data, split=asked.split)
     known = known_in(read)
     if not known[0]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hmrnn.cli.common import (
+    check_boundaries,
     draw_figures,
     matplotlib_figures,
     output,
@@ -113,6 +114,7 @@ def draw(lines: Sequence[Points], out: Path, animated: bool, given: int) -> None
 def segment(asked: flags.Segment) -> None:
     """Writes the segments of each line of files of JSON lines."""
     model = load_model(StrokeModel, asked.run, asked.reading)
+    check_boundaries(asked.run, model)
     found = segmented(model, asked.files, asked.vectors)
     with output(asked.out, is_file=asked.format != "text") as out:
         if asked.format == "json":
@@ -156,6 +158,7 @@ def score(asked: flags.Score) -> None:
     """Tells how well the boundaries of each layer fit the strokes of the pen and, where they are known, letters and
     words."""
     model = load_model(StrokeModel, asked.run, asked.reading)
+    check_boundaries(asked.run, model)
     read = SOURCE.lines(asked.run, asked.data, asked.split, asked.data_dir)
     known = [{"stroke": line[:, 2] > 0.5} for line in read.lines]
     if read.config.data == "builtin":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -18,6 +18,7 @@ import torch
 from tqdm import tqdm
 
 from hmrnn.cli.common import (
+    check_boundaries,
     draw_figures,
     matplotlib_figures,
     output,
@@ -37,7 +38,7 @@ from hmrnn.domains.text.data.store import TextData, told_left_out
 from hmrnn.domains.text.data.symbols import Symbols, numbered, texts
 from hmrnn.domains.text.evaluation import check_length
 from hmrnn.domains.text.generation import Sampling
-from hmrnn.domains.text.known import at_separators, from_planted, from_segments, from_words
+from hmrnn.domains.text.known import at_separators, from_planted, from_segments, from_words, shows_words
 from hmrnn.domains.text.marks import Marked, mark_of_layer
 from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.page import MOST_ON_PAGE, page
@@ -48,7 +49,8 @@ from hmrnn.printable import for_stream, printable
 from hmrnn.show.progress import show_bar
 from hmrnn.storage.pretrained import load_model
 from hmrnn.structure.operations import Updates
-from hmrnn.structure.scores import scores_of
+from hmrnn.structure.scores import Gold, check_to_find, scores_of
+from hmrnn.structure.segments import ends_of
 from hmrnn.structure.written import Counted
 from hmrnn.training.checkpoint import SavedRun, changed, load_own, no_run, run_in
 
@@ -163,17 +165,19 @@ def generate(asked: flags.Generate) -> None:
     with bad_usage("hmrnn generate RUN"):
         sampling = Sampling(asked.temperature, asked.top_k, asked.top_p)
     model = load_model(TextModel, asked.run, asked.reading)
-    decoder, text, boundaries = model.symbols.decoder(), {True: "", False: ""}, []
+    if asked.show_boundaries:
+        check_boundaries(asked.run, model)
+    decoder, text, z = model.symbols.decoder(), {True: "", False: ""}, []
     marked, prompt = Marked(model.delay), asked.start or asked.prompt
     for symbol in generation.generate(model, prompt, asked.max_new, sampling, asked.seed, asked.reading.on_unknown):
         shown = decoder(symbol.number)
         text[symbol.new] += shown
-        boundaries.append([int(fires) for fires in symbol.z])
+        z.append(symbol.z)
         if not asked.json:
             sys.stdout.write(for_stream(marked(shown, symbol.z) if asked.show_boundaries else shown))
             sys.stdout.flush()
     if asked.json:
-        print_json({"prompt": text[False], "text": text[True], "boundaries": boundaries})
+        print_json({"prompt": text[False], "text": text[True], "boundaries": ends_of(z, model.delay)})
     else:
         print(marked.rest())
 
@@ -181,7 +185,8 @@ def generate(asked: flags.Generate) -> None:
 def segment(asked: flags.Segment) -> None:
     """Writes the segments of texts while they are read."""
     model = load_model(TextModel, asked.run, asked.reading)
-    detectors = 0 if model.config.model == "lstm" else model.rnn.num_layers - 1
+    check_boundaries(asked.run, model)
+    detectors = model.rnn.state_sizes[2]
     if asked.of_layer is not None and asked.of_layer > detectors:
         raise UsageError(
             f"there are no segments of layer {asked.of_layer}: this run has boundaries in {detectors} layers"
@@ -267,38 +272,51 @@ def at_most(most: int, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
 
 def score(asked: flags.Score) -> None:
     """Tells how well the boundaries of each layer fit known ones, and what chance alone would reach."""
-    directory, gold, reading = asked.run, asked.gold, asked.reading
-    model = load_model(TextModel, directory, reading)
-    if gold is not None:
-        content = "".join(texts([gold.read_bytes()], model.symbols.unit, str(gold))).splitlines()
-        if model.symbols.unit == "token":
-            text, known = "\n".join(content), from_segments([len(line.split()) for line in content])
-        else:
-            text, known = from_words(content, newline="\n" in model.symbols.table)
-        numbers, what = model.symbols.encode(text, reading.on_unknown), str(gold)
-    else:
-        source = Source(directory, model.symbols, asked.data_dir)
-        config, loaded, split = source.text(asked.data, asked.split, reading.on_unknown)
-        numbers = torch.from_numpy(loaded.split(split)[: asked.first].astype(np.int64))
-        what = f"{config.data}, {split}"
-        if config.data == "planted":
-            start = 0 if split == "all" else loaded.splits[split][0]
-            known = from_planted(planted(config.planted), start, start + len(numbers))
-        elif model.symbols.unit == "token":
-            raise SettingError(
-                "{data}: it is not known where segments of tokens end: {0}, a file with a segment a line, tells it",
-                "gold",
-                data=config.data,
-            )
-        else:
-            known = at_separators(model.symbols.text(numbers.tolist()))
+    model = load_model(TextModel, asked.run, asked.reading)
+    check_boundaries(asked.run, model)
+    what, numbers, known = with_gold(asked.gold, asked, model) if asked.gold else with_known_ends(asked, model)
     if len(numbers) == 0:
         raise ValueError(f"{what}: empty: there is nothing to score")
+    check_to_find(known, what)
     pieces = tqdm(numbers.split(PIECE), leave=False, disable=not show_bar(True))
     z = torch.cat([read.z.cpu() for read in follow(model, pieces)]).numpy()
-    if z.shape[1] == 0:
-        raise ValueError(f"{directory}: a {model.config.model} has no boundaries")
     tell_scores(asked, what, len(numbers), "symbols", scores_of(z, known))
+
+
+def with_gold(path: Path, asked: flags.Score, model: TextModel) -> tuple[str, torch.Tensor, Mapping[str, Gold]]:
+    """The name of a text, its symbols, and the boundaries that a file marks in it."""
+    content = "".join(texts([path.read_bytes()], model.symbols.unit, str(path))).splitlines()
+    if model.symbols.unit == "token":
+        text, known = "\n".join(content), from_segments([len(line.split()) for line in content])
+    else:
+        text, known = from_words(content, newline="\n" in model.symbols.table)
+    return str(path), model.symbols.encode(text, asked.reading.on_unknown), known
+
+
+def with_known_ends(asked: flags.Score, model: TextModel) -> tuple[str, torch.Tensor, Mapping[str, Gold]]:
+    """The same of a text that shows its boundaries by itself."""
+    source = Source(asked.run, model.symbols, asked.data_dir)
+    config, loaded, split = source.text(asked.data, asked.split, asked.reading.on_unknown)
+    numbers = torch.from_numpy(loaded.split(split)[: asked.first].astype(np.int64))
+    what = f"{config.data}, {split}"
+    if config.data == "planted":
+        start = 0 if split == "all" else loaded.splits[split][0]
+        return what, numbers, from_planted(planted(config.planted), start, start + len(numbers))
+    if model.symbols.unit == "token":
+        raise SettingError(
+            "{data}: it is not known where segments of tokens end: {0}, a file with a segment a line, tells it",
+            "gold",
+            data=config.data,
+        )
+    text = model.symbols.text(numbers.tolist())
+    if not shows_words(text):
+        raise SettingError(
+            "{what}: it is not known where words end: there is hardly any white space or punctuation within lines. "
+            "{0}, a file with words separated by spaces, tells it",
+            "gold",
+            what=what,
+        )
+    return what, numbers, at_separators(text)
 
 
 def figure(asked: flags.Figure) -> None:

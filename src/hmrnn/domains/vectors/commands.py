@@ -26,7 +26,7 @@ from hmrnn.domains.vectors.model import VectorModel
 from hmrnn.domains.vectors.structure import LineSegmentation, follow
 from hmrnn.printable import printable
 from hmrnn.show.progress import show_bar
-from hmrnn.structure.scores import Ends, from_lines, scores_of
+from hmrnn.structure.scores import Ends, check_to_find, from_lines, scores_of
 from hmrnn.training.batches import Line
 from hmrnn.training.checkpoint import SavedRun, changed, load_own, no_run, run_in
 
@@ -127,8 +127,9 @@ def tell_likelihood(
     if asked.json:
         print_json(answer)
         return
+    floor = f", with a sigma floor of {sigma_floor:g}" if sigma_floor > 0 else ""
     print(
-        f"{nats.mean():.1f} nats: average log-likelihood of a {line}, in normalised coordinates; of a {point} "
+        f"{nats.mean():.1f} nats: average log-likelihood of a {line}, in normalised coordinates{floor}; of a {point} "
         f"{nats.sum() / predicted:.4f} nats: {printable(name)}, {split}, {len(lines):,} {line}s, {predicted:,} "
         f"{point}s predicted ({predicted / seconds:,.0f} {point}s/s)"
     )
@@ -171,9 +172,9 @@ def tell_boundaries(
     margin: int = 0,
 ) -> None:
     """How well the boundaries of each layer fit the known ones of each line."""
+    gold = from_lines(known)
+    check_to_find(gold, read.config.data)
     lines = tqdm(read.lines, leave=False, unit=words.line, disable=not show_bar(True))
     z = torch.cat([read.z.cpu() for line in lines for read in follow(model, line)]).numpy()
-    if z.shape[1] == 0:
-        raise ValueError(f"{asked.run}: a {model.config.model} has no boundaries")
     what = f"{read.config.data}, {read.split}" + (f", within {margin} {words.point}s" if margin else "")
-    tell_scores(asked, what, len(z), f"{words.point}s", scores_of(z, from_lines(known), margin))
+    tell_scores(asked, what, len(z), f"{words.point}s", scores_of(z, gold, margin))
