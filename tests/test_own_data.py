@@ -183,6 +183,16 @@ def test_what_learns_takes_its_own_text_from_where_it_is_now(trained):
     assert found["dynamic"]["bits_per_character"] > 0
 
 
+@pytest.mark.parametrize("kind", ["text", "arrays"])
+def test_a_run_that_has_ended_is_told_where_its_data_are(trained):
+    train, directory, data = trained
+    expected, data = measured(directory), moved(data)
+    done = run(*train, "--resume", str(directory), "--data", str(data))
+    assert (done.returncode, "nothing was done" in done.stdout) == (0, True)
+    assert f"the data are what it was trained on, and are now at {data}\n" in done.stderr
+    assert measured(directory) == expected
+
+
 @pytest.mark.parametrize("kind", ["text"])
 def test_gold_needs_no_data(trained, tmp_path):
     _, directory, data = trained

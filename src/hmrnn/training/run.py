@@ -151,7 +151,8 @@ def reopen(
     if processes.first:
         remove_leftovers(directory)
         forget_after(directory / "metrics.jsonl", progress["update"])
-    return data, replace(saved, config=run, teacher=teacher), {**progress, "training": saved.config.training}
+    before = {"training": saved.config.training, "moved": run.data != saved.config.data}
+    return data, replace(saved, config=run, teacher=teacher), {**progress, **before}
 
 
 def where_it_is(saved: RunConfig, asked: DataConfig, directory: Path) -> tuple[RunConfig, str]:
@@ -224,6 +225,8 @@ def carry_out(
     processes = training.processes
     if progress is not None:
         restore(training, progress, directory)
+        if progress["moved"]:
+            training.save(directory)  # so that a run that has ended, too, knows the place from now on
     first = training.update
     with Reporter(directory, processes.first, tensorboard, training.update, training.share) as reporter:
         if progress is None:
@@ -284,6 +287,8 @@ def restored(training: Training, progress: dict[str, Any]) -> str:
         f"(epoch {training.epoch:.2f}, {training.minutes:.1f} min); best validation {training.best:.4f}; learning rate "
         f"{training.learning_rate():.2g}; {training.skipped} updates not applied"
     ]
+    if progress["moved"]:
+        lines.append(f"the data are what it was trained on, and are now at {training.run.config.data.data}")
     machine = {"device": "cpu", **machine}  # the only one there was
     for name, now in training.machine().items():
         if machine.get(name) != now:
