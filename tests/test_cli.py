@@ -11,16 +11,17 @@ import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import torch
 from support.commands import run, run_process
 from support.small_runs import settings
 
-from hmrnn import Symbols, TextModel
+from hmrnn import SeriesModel, StrokeModel, Symbols, TextModel
 from hmrnn.cli.demo import demo
 from hmrnn.domains import DOMAINS
-from hmrnn.domains.text.config import PRESETS, PlantedConfig, TextModelConfig
+from hmrnn.domains.text.config import PRESETS, PlantedConfig
 from hmrnn.domains.text.data.corpora import builtin_text
 from hmrnn.domains.text.data.streams import Streams
 from hmrnn.storage.shipped import located
@@ -260,6 +261,50 @@ def test_generate(trained):
     assert "'雪'" in unknown.stderr
 
 
+@pytest.mark.parametrize("prompt", ["The", ""])
+def test_generated_boundaries_lie_where_the_marks_are(prompt):
+    """Also of a model whose detectors fire one symbol late."""
+    assert TextModel.from_pretrained("builtin").delay == 1
+    flags = ["generate", "builtin", "--prompt", prompt, "--max-new", "60", "--seed", "3"]
+    answer = json.loads(run(*flags, "--json").stdout)
+    text = answer["prompt"] + answer["text"]
+    assert len(answer["boundaries"]) == len(text) == 60 + len(prompt)
+    marked = ""
+    for symbol, ends in zip(text, answer["boundaries"], strict=True):
+        marks = "".join(mark for mark, fires in zip("|‖", ends, strict=True) if fires)
+        marked += marks + symbol if symbol == "\n" else symbol + marks
+    assert run(*flags, "--show-boundaries").stdout == marked + "\n"
+    assert sum(map(sum, answer["boundaries"])) > 5
+    assert "boundaries" in run("generate", "builtin", "--help").stdout
+
+
+def test_json_of_a_generated_nothing_has_no_boundaries():
+    assert json.loads(run("generate", "builtin", "--max-new", "0", "--json").stdout)["boundaries"] == []
+
+
+LSTM, ONE_LAYER = {"model": "lstm", "hidden_sizes": (6, 5)}, {"hidden_sizes": (6,)}
+
+
+@pytest.mark.parametrize(("shape", "what"), [(LSTM, "lstm"), (ONE_LAYER, "hm-lstm of one layer")])
+@pytest.mark.parametrize(
+    ("kind", "first", "data"),
+    [
+        (TextModel, [Symbols.of("abc ")], "ab c"),
+        (StrokeModel, [], "[[[1, 2], [3, 4]]]"),
+        (SeriesModel, [("a", "b")], "a,b\n1,2\n3,4\n"),
+    ],
+)
+def test_a_model_without_boundaries_has_no_segments(kind, first, data, shape, what, tmp_path):
+    config = get_type_hints(kind)["config"](**shape, output_size=4)
+    kind(*first, config).save_pretrained(tmp_path / "run")
+    (tmp_path / "data").write_text(data)
+    commands = ["segment run data", "segment run data --format json", "score run --data data"]
+    for command in commands + ["generate run --show-boundaries"] * (kind is TextModel):
+        done = run(*command.split(), cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == f"hmrnn: run: this {what} has no boundaries\n"
+
+
 def test_segment(trained, tmp_path):
     text = builtin_text()[1000:1400]
     (tmp_path / "text.txt").write_text(text)
@@ -302,14 +347,28 @@ def test_score(trained, tmp_path):
     assert run("score", str(trained), "--gold", "x", "--on-unknown", "skip").returncode == 2
 
 
-def test_a_score_of_a_model_without_boundaries(tmp_path):
-    text = "the value of it\nis not there\n"
-    (tmp_path / "gold.txt").write_text(text)
-    config = TextModelConfig("lstm", embedding_size=2, hidden_sizes=(3,), output_size=2)
-    TextModel(Symbols.of(text), config).save_pretrained(tmp_path / "model")
-    done = run("score", str(tmp_path / "model"), "--gold", str(tmp_path / "gold.txt"))
-    assert done.returncode == 1
-    assert done.stderr.endswith("model: this lstm has no boundaries\n")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "thevalueofit\nisnotthere\nthevalue\n" * 9,
+        "thevalueofit",
+        "the\nvalue\nof\nit\n",
+        "thevalue, ofit\nisnot\nthere\n" * 9,
+    ],
+)
+def test_no_word_is_scored_that_the_text_does_not_show(trained, tmp_path, text):
+    """Were line ends the words, a figure would say how often the detectors find those."""
+    (tmp_path / "text.txt").write_text(text)
+    done = run("score", str(trained), "--data", str(tmp_path / "text.txt"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.search(r"text\.txt, all: it is not known where words end: .*--gold", done.stderr)
+
+
+def test_nothing_to_find_is_no_score(trained, tmp_path):
+    (tmp_path / "gold.txt").write_text("abc\nthe\n")
+    done = run("score", str(trained), "--gold", str(tmp_path / "gold.txt"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "gold.txt: there is no known boundary to find" in done.stderr
 
 
 def test_figure(trained, tmp_path):
@@ -598,8 +657,8 @@ def test_settings_stand_below_the_heading_of_their_topic(kind):
     assert len(flags) == len(set(flags))
     run_config = DOMAINS[kind].presets["small"]
     settings = {field.name for part in ("data", "model", "training") for field in fields(getattr(run_config, part))}
-    # decided by training, or of older runs; with flags of their own
-    settings -= {"slope", "boundary_delay", "imitates_rate", "planted", "writing"}
+    # decided by training, by where data are, or of older runs; with flags of their own
+    settings -= {"slope", "boundary_delay", "imitates_rate", "called", "planted", "writing"}
     assert settings <= {flag.replace("-", "_") for flag in flags}
 
 

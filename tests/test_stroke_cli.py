@@ -99,6 +99,10 @@ def test_eval_at_another_floor(trained):
     assert "sigma_floor" not in own
     assert at("0.0001")["log_likelihood"] == own["log_likelihood"]
     assert at("5")["sigma_floor"] == 5
+    assert (
+        "in normalised coordinates, with a sigma floor of 5;" in run("eval", str(trained), "--sigma-floor", "5").stdout
+    )
+    assert "floor" not in run("eval", str(trained)).stdout
     assert at("5")["log_likelihood"] < own["log_likelihood"] - 1
     assert run("eval", str(trained), "--sigma-floor", "-1").returncode == 2
 

@@ -222,9 +222,24 @@ class DataConfig:
                 told = "{0} is for {1} {name}, not for {data}"
                 raise SettingError(told, f"{how}.{setting}", "data", name=name, data=self.data)
 
+    def check_still_there(self, run: Path) -> None:
+        """Refuses a path at which there is nothing any more. The run was trained on it."""
+        if self.is_path and not os.path.exists(self.data):
+            raise SettingError(
+                "{data}: there is no such file or folder any more, and {run} was trained on it. If it was moved, "
+                "{0} NEW_PATH tells where it is now",
+                "data",
+                data=self.data,
+                run=run,
+            )
+
     def at_home(self: OwnData) -> OwnData:
         """With an absolute path, so that a run can be resumed from another folder."""
         return replace(self, data=str(Path(self.data).absolute())) if self.is_path else self
+
+    def elsewhere(self: OwnData, data: str) -> OwnData:
+        """How to read other data, or the same that were moved."""
+        return replace(self, data=data).at_home()
 
     @staticmethod
     def migrated(content: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
 from hmrnn.cli import flags
-from hmrnn.config import RunConfig, UsageError
+from hmrnn.config import DataConfig, RunConfig, UsageError
 from hmrnn.domains import DOMAINS
 from hmrnn.printable import for_stream, printable
 from hmrnn.storage.files import descriptor_of, finite, make_folders, writing_out
@@ -22,6 +22,8 @@ from hmrnn.structure.scores import Scores, score_summary, score_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from hmrnn.storage.pretrained import Pretrained
 
 STANDARD_OUTPUT = 1  # its descriptor
 
@@ -103,6 +105,19 @@ def write_figure(drawn: Figure, path: Path) -> None:
     drawn.savefig(content, format=path.suffix[1:].lower(), dpi=200)
     with writing_out(path) as file:
         file.write(content.getvalue())
+
+
+def check_boundaries(run: Path, model: Pretrained) -> None:
+    """Refuses a model that finds no segments."""
+    if model.rnn.state_sizes[2] == 0:
+        layers = "" if model.config.model == "lstm" else " of one layer"
+        raise ValueError(f"{run}: this {model.config.model}{layers} has no boundaries")
+
+
+def tell_own(data: DataConfig, split: str, run: Path) -> None:
+    """That the data of a run was found at another place."""
+    part = "all of it" if split == "all" else f"its {split} part"
+    print(printable(f"{data.data} is what {run} was trained on: {part} is read"), file=sys.stderr)
 
 
 def tell_scores(asked: flags.Score, what: str, count: int, unit: str, scores: Scores) -> None:

@@ -87,7 +87,8 @@ class Train(Command):
     out: Dir | None = None
     """Directory of the new run."""
     resume: Dir | None = None
-    """Continue the run in this directory exactly where it stopped. Only epochs, minutes and checkpoints may change."""
+    """Continue the run in this directory exactly where it stopped. Only epochs, minutes and checkpoints may change;
+    --data tells where data is now that was moved."""
     data_dir: Dir | None = None
     """Where published data sets are. By default HMRNN_DATA, or ~/.cache/hmrnn."""
     engine: EngineName = "auto"
@@ -140,8 +141,13 @@ class OfData(OfRun):
     """Print the answer as one line of JSON."""
 
     def look(self, domain: Domain) -> None:
+        from hmrnn.storage.config_json import data_of, read_config
+
+        contents = read_config(self.run)
         if self.data is not None:
             domain.data_config(self.data).check_there()
+        elif "data" in contents[1]:
+            data_of(contents, self.run).check_still_there(self.run)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from hmrnn.config import (
     BOUNDS,
     MOST_VALUES,
     Contradiction,
+    DataConfig,
     ModelConfig,
     RunConfig,
 )
@@ -84,7 +85,7 @@ def differing(asked: Any, run: Any, prefix: str = "") -> Iterator[tuple[str, Any
         a, b = getattr(asked, f.name), getattr(run, f.name)
         if dataclasses.is_dataclass(a):
             yield from differing(a, b, f"{prefix}{f.name}.")
-        elif a != b and f.name not in BOUNDS:
+        elif a != b and f.compare and f.name not in BOUNDS:
             yield f"{prefix}{f.name}", a, b
 
 
@@ -145,6 +146,14 @@ def _read_config(directory: Path, files: bool) -> Contents:
             raise ValueError(f"{directory / name}: damaged: its checksum does not fit that of {path}")
     notes = {name: content.pop(name) for name in NOTES if name in content}
     return from_json(DOMAINS[kind].model_config, content, str(path)), notes
+
+
+def data_of(contents: Contents, directory: Path) -> DataConfig:
+    """What the run with this config was trained on."""
+    model, notes = contents
+    kind, data = DOMAINS[kind_of(model)].data_config, notes["data"]
+    data = kind.migrated(data) if isinstance(data, dict) else data
+    return from_json(kind, data, f"{directory / 'config.json'}: data")
 
 
 def kind_of(config: ModelConfig) -> str:

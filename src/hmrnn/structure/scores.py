@@ -149,6 +149,12 @@ def gold_at(places: Sequence[int], length: int) -> Gold:
     return Gold(ends_at(places, length), end, end)
 
 
+def check_to_find(known: Mapping[str, Gold], what: str) -> None:
+    """Refuses what has no boundary to find: every score would be one of nothing."""
+    if not any((gold.ends & ~gold.given).any() for gold in known.values()):
+        raise ValueError(f"{what}: there is no known boundary to find, so there is nothing to score")
+
+
 def ends_at(places: Sequence[int] | npt.NDArray[np.int64], length: int) -> Ends:
     ends = np.zeros(length, dtype=bool)
     ends[list(places)] = True

@@ -142,6 +142,13 @@ def snapped(
     return nested
 
 
+def ends_of(z: Sequence[Sequence[bool]], delay: int) -> list[list[int]]:
+    """For each step, a 1 for each layer of which a segment ends with it: of the last `delay` steps that is not known
+    yet. Before the first step, nothing has ended."""
+    open_ends = [[0] * len(z[0])] * delay if z else []
+    return [[int(fires) for fires in layers] for layers in z[delay:]] + open_ends[: len(z)]
+
+
 def by_layer(parts: Sequence[Steps], written: Written | None, delay: int = 0) -> tuple[tuple[Segment, ...], ...]:
     found = list(segments(parts, written, delay))
     return tuple(tuple(s for s in found if s.layer == l + 1) for l in range(parts[0].z.shape[1]))

@@ -7,18 +7,18 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from hmrnn.config import DataConfig, ModelConfig, RunConfig, SettingError, TrainingConfig
-from hmrnn.domains import DOMAINS
+from hmrnn.domains import DOMAINS, Data
 from hmrnn.guidance.branching import Branching
-from hmrnn.storage.config_json import from_json, kind_of, read_config
+from hmrnn.storage.config_json import data_of, from_json, kind_of, read_config
 from hmrnn.storage.files import lines_of, make_folder, names_in, open_file, remove, writing
 from hmrnn.storage.pretrained import Pretrained
 from hmrnn.storage.tensors import read_tensors, write_tensors
@@ -29,6 +29,7 @@ FORMAT_VERSION = 1
 STATE = "training.safetensors"
 OLDER_STATE = "training.pt"
 GIVEN = "data"  # what was given on standard input
+Loaded = TypeVar("Loaded", bound=Data)
 LONGEST_LINE = 1 << 16  # bytes of a record in metrics.jsonl
 
 
@@ -74,6 +75,27 @@ class SavedRun:
     fingerprint: str  # of the data
     data_dir: Path | None  # where a published set was found
     teacher: Branching | None = None  # of detectors: not in config.json, but in a file of its own
+
+
+def load_own(data: DataConfig, fingerprint: str, load: Callable[[], Loaded], otherwise: str) -> Loaded:
+    """The data that a run was trained on, which are known by their content. Others are refused with `otherwise`."""
+    data.check_there()
+    try:
+        loaded = load()
+    except ValueError:  # not even what can be trained on, or with other symbols
+        if not data.is_path:
+            raise
+        raise ValueError(otherwise) from None
+    if loaded.fingerprint != fingerprint:
+        raise ValueError(otherwise)
+    return loaded
+
+
+def changed(data: DataConfig, directory: Path) -> str:
+    return (
+        f"{data.data} has changed since {directory} was trained on it, and so have its parts. A copy under another "
+        "name can be evaluated as a whole"
+    )
 
 
 def check_new(directory: Path, data: DataConfig) -> None:
@@ -144,11 +166,10 @@ def run_in(directory: Path, *, files: bool = True) -> SavedRun | None:
     where = directory / "config.json"
     if not {"data", "training", "fingerprint"} <= set(notes):
         return None
+    data = data_of((model, notes), directory)
     model = replace(model, slope=ModelConfig.slope)  # the schedule's, not a setting
     training = from_json(TrainingConfig, before_guidance(notes["training"]), f"{where}: training")
-    domain, data = DOMAINS[kind_of(model)], notes["data"]
-    data = domain.data_config.migrated(data) if isinstance(data, dict) else data
-    run = domain.run_config(from_json(domain.data_config, data, f"{where}: data"), model, training)
+    run = DOMAINS[kind_of(model)].run_config(data, model, training)
     data_dir = notes.get("data_dir")
     return SavedRun(run, str(notes["fingerprint"]), None if data_dir is None else Path(str(data_dir)))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hmrnn.config import STANDARD_INPUT, Measure, Precision, RunConfig, UsageError
+from hmrnn.config import STANDARD_INPUT, DataConfig, Measure, Precision, RunConfig, UsageError
 from hmrnn.devices import description as description_of
 from hmrnn.devices import resolve
 from hmrnn.domains import DOMAINS, Data
@@ -26,6 +26,7 @@ from hmrnn.training.checkpoint import (
     check_new,
     check_resumable,
     forget_after,
+    load_own,
     load_progress,
     load_run,
     locked,
@@ -141,17 +142,29 @@ def reopen(
         raise UsageError(f"{directory} is a run on {saved.config.kind}")
     teacher = load_teacher(directory, saved.config)
     run = settled(run, saved.config.model.precision, teacher)
-    check_same(run, saved.config, directory)
+    expected, differs = where_it_is(saved.config, run.data, directory)
+    check_same(run, expected, directory)
+    run = replace(run, data=expected.data)
     if data_dir is not None:
         saved = replace(saved, data_dir=data_dir.absolute())
-    data = DOMAINS[run.kind].load(run, saved.data_dir)
-    if saved.fingerprint != data.fingerprint:
-        raise ValueError(f"{run.data.data}: this is not what {directory} was trained on: it has changed")
+    data = load_own(run.data, saved.fingerprint, lambda: DOMAINS[run.kind].load(run, saved.data_dir), differs)
     progress = load_fitting(run, data, directory, processes)
     if processes.first:
         remove_leftovers(directory)
         forget_after(directory / "metrics.jsonl", progress["update"])
-    return data, replace(saved, config=run, teacher=teacher), {**progress, "training": saved.config.training}
+    before = {"training": saved.config.training, "moved": run.data != saved.config.data}
+    return data, replace(saved, config=run, teacher=teacher), {**progress, **before}
+
+
+def where_it_is(saved: RunConfig, asked: DataConfig, directory: Path) -> tuple[RunConfig, str]:
+    """The settings of a run, with the place to which its data may have been moved; and what is wrong if it is not the
+    same data that lies there."""
+    no_other = f"{asked.data}: this is not what {directory} was trained on: "
+    if saved.data.is_path and asked.is_path and asked.data != saved.data.data:
+        moved = replace(saved, data=saved.data.elsewhere(asked.data))
+        return moved, f"{no_other}its content differs from that of {saved.data.data}"
+    saved.data.check_still_there(directory)
+    return saved, f"{no_other}it has changed"
 
 
 def load_fitting(run: RunConfig, data: Data, directory: Path, processes: Processes) -> dict[str, Any]:
@@ -213,6 +226,8 @@ def carry_out(
     processes = training.processes
     if progress is not None:
         restore(training, progress, directory)
+        if progress["moved"]:
+            training.save(directory)  # so that a run that has ended, too, knows the place from now on
     first = training.update
     with Reporter(directory, processes.first, tensorboard, training.update, training.share) as reporter:
         if progress is None:
@@ -273,6 +288,8 @@ def restored(training: Training, progress: dict[str, Any]) -> str:
         f"(epoch {training.epoch:.2f}, {training.minutes:.1f} min); best validation {training.best:.4f}; learning rate "
         f"{training.learning_rate():.2g}; {training.skipped} updates not applied"
     ]
+    if progress["moved"]:
+        lines.append(f"the data are what it was trained on, and are now at {training.run.config.data.data}")
     machine = {"device": "cpu", **machine}  # the only one there was
     for name, now in training.machine().items():
         if machine.get(name) != now:

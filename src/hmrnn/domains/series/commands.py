@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hmrnn.cli.common import (
+    check_boundaries,
     draw_figures,
     matplotlib_figures,
     output,
@@ -24,7 +25,15 @@ from hmrnn.cli.common import (
 from hmrnn.config import SettingError, UsageError
 from hmrnn.domains.series import flags
 from hmrnn.domains.series.config import WORDS, SeriesDataConfig
-from hmrnn.domains.series.data.sequences import Known, SeriesData, SeriesLines, Values, lines_of, load_series
+from hmrnn.domains.series.data.sequences import (
+    Known,
+    SeriesData,
+    SeriesLines,
+    Values,
+    in_parts,
+    lines_of,
+    load_series,
+)
 from hmrnn.domains.series.drawing import STYLE, series_svg
 from hmrnn.domains.series.model import SeriesModel
 from hmrnn.domains.vectors.commands import (
@@ -58,12 +67,13 @@ def to_read(model: SeriesModel, asked: flags.OfSeries | flags.Figure, **which: A
 
     def other(config: SeriesDataConfig, data: str) -> SeriesDataConfig:
         ends = getattr(asked, "ends", None)
-        return replace(config, data=data, ends=ends or config.ends)
+        return replace(config.elsewhere(data), ends=ends or config.ends)
 
     def load(config: SeriesDataConfig, data_dir: Path | None) -> SeriesData:
         return load_series(replace(config, columns=model.columns), data_dir)
 
-    return Source(SeriesDataConfig, other, load, partial(undivided, model)).lines(data_dir=asked.data_dir, **which)
+    source = Source(SeriesDataConfig, other, load, partial(undivided, model), in_parts)
+    return source.lines(data_dir=asked.data_dir, **which)
 
 
 def undivided(model: SeriesModel, config: SeriesDataConfig) -> SeriesLines:
@@ -126,6 +136,7 @@ def as_csv(columns: Sequence[str], values: Values) -> str:
 def segment(asked: flags.Segment) -> None:
     """Prints the segments of each sequence of a file."""
     model = load_model(SeriesModel, asked.run, asked.reading)
+    check_boundaries(asked.run, model)
     read = [undivided(model, SeriesDataConfig(str(file))) for file in asked.files]
     found = segmented(model, read, asked.vectors)
     with output(asked.out, is_file=asked.format != "text") as out:
@@ -158,6 +169,7 @@ def segmented(
 def score(asked: flags.Score) -> None:
     """Tells how well the boundaries of each layer fit the known ends."""
     model = load_model(SeriesModel, asked.run, asked.reading)
+    check_boundaries(asked.run, model)
     read = to_read(model, asked, directory=asked.run, data=asked.data, split=asked.split)
     known = known_in(read)
     if not known[0]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, ClassVar
+
+from tyro.conf import Suppress
 
 from hmrnn.config import (
     MOST_VALUES,
@@ -119,6 +122,13 @@ class SeriesDataConfig(DataConfig):
     """Random seed of the split into 90, 5 and 5 % of the sequences.
     Fewer than 20 sequences are each split in time instead, without those shorter than 40 steps."""
     planted: PlantedSeriesConfig = field(default_factory=PlantedSeriesConfig)
+    called: Annotated[str | None, Suppress] = field(default=None, compare=False)  # its path tells
+    """The name that a file had before it was moved: sequences are named after it, and divided by their names."""
+
+    def elsewhere(self, data: str) -> SeriesDataConfig:
+        moved = super().elsewhere(data)
+        was_file = self.is_path and moved.is_path and moved.data != self.data
+        return replace(moved, called=self.called or Path(self.data).name) if was_file else moved
 
     def __post_init__(self) -> None:
         if self.piece < 2:

@@ -45,6 +45,9 @@ class Generate(vectors.Generate):
     """Number of steps to generate."""
     out: Path | None = None
     """File to write: .csv, or a picture (.png, .svg, .pdf). By default CSV on standard output."""
+    json: bool = False
+    """Print one line of JSON: primed, the number of steps given; columns; steps; boundaries, a list for each step, with
+    1 for each layer (the lowest first) of which a segment ends with this step; and out."""
 
     def check(self) -> None:
         super().check()

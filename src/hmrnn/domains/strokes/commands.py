@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hmrnn.cli.common import (
+    check_boundaries,
     draw_figures,
     matplotlib_figures,
     output,
@@ -22,7 +22,7 @@ from hmrnn.cli.common import (
 from hmrnn.config import STANDARD_INPUT, UsageError
 from hmrnn.domains.strokes import flags
 from hmrnn.domains.strokes.config import WORDS, StrokeDataConfig
-from hmrnn.domains.strokes.data.lines import lines_of_file, load_strokes
+from hmrnn.domains.strokes.data.lines import in_parts, lines_of_file, load_strokes
 from hmrnn.domains.strokes.data.points import Points, read_json_lines, to_json, to_strokes
 from hmrnn.domains.strokes.data.writing import write_lines
 from hmrnn.domains.strokes.density import predicted_density
@@ -50,11 +50,13 @@ FIGURES = ("training", "segments", "density")
 FIGURES_MODULE = "hmrnn.domains.strokes.figures"
 
 
-def other_data(config: StrokeDataConfig, data: str) -> StrokeDataConfig:
-    return replace(config, data=data, division=config.division if data == "iam-ondb" else "shuffled")
-
-
-SOURCE = Source(StrokeDataConfig, other_data, load_strokes, lambda config: lines_of_file(Path(config.data)))
+SOURCE = Source(
+    StrokeDataConfig,
+    StrokeDataConfig.elsewhere,
+    load_strokes,
+    lambda config: lines_of_file(Path(config.data)),
+    in_parts,
+)
 
 
 def evaluate(asked: flags.Evaluate) -> None:
@@ -112,6 +114,7 @@ def draw(lines: Sequence[Points], out: Path, animated: bool, given: int) -> None
 def segment(asked: flags.Segment) -> None:
     """Writes the segments of each line of files of JSON lines."""
     model = load_model(StrokeModel, asked.run, asked.reading)
+    check_boundaries(asked.run, model)
     found = segmented(model, asked.files, asked.vectors)
     with output(asked.out, is_file=asked.format != "text") as out:
         if asked.format == "json":
@@ -155,6 +158,7 @@ def score(asked: flags.Score) -> None:
     """Tells how well the boundaries of each layer fit the strokes of the pen and, where they are known, letters and
     words."""
     model = load_model(StrokeModel, asked.run, asked.reading)
+    check_boundaries(asked.run, model)
     read = SOURCE.lines(asked.run, asked.data, asked.split, asked.data_dir)
     known = [{"stroke": line[:, 2] > 0.5} for line in read.lines]
     if read.config.data == "builtin":

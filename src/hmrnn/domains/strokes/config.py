@@ -99,6 +99,11 @@ class StrokeDataConfig(DataConfig):
     """An epoch, counted from 0, and the number of steps that windows have from this epoch on."""
     writing: WritingConfig = field(default_factory=WritingConfig)
 
+    def elsewhere(self, data: str) -> StrokeDataConfig:
+        # of other lines the writers are not known
+        alike = self if data == "iam-ondb" else replace(self, division="shuffled")
+        return super(StrokeDataConfig, alike).elsewhere(data)
+
     def __post_init__(self) -> None:
         check_share("scaling", self.scaling)
         if self.late_window is not None and not (0 <= self.late_window[0] <= LONGEST_RUN and self.late_window[1] >= 1):

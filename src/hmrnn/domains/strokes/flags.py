@@ -64,6 +64,9 @@ class Generate(vectors.Generate):
     """Drawing to write: .svg with one path for each stroke, or .png. Without it, JSON lines on standard output."""
     animated: bool = False
     """Write an SVG that draws itself."""
+    json: bool = False
+    """Print one line of JSON: primed, the number of points given; lines, each with strokes and with boundaries, a list
+    for each point, with 1 for each layer (the lowest first) of which a segment ends with this point; and out."""
 
     def check(self) -> None:
         super().check()

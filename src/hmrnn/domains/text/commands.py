@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from io import BufferedReader, BytesIO
 from itertools import islice
@@ -18,24 +18,27 @@ import torch
 from tqdm import tqdm
 
 from hmrnn.cli.common import (
+    check_boundaries,
     draw_figures,
     matplotlib_figures,
     output,
     print_json,
+    tell_own,
     tell_scores,
 )
+from hmrnn.cli.flags import Split
 from hmrnn.cli.read import bad_usage
 from hmrnn.config import STANDARD_INPUT, SettingError, UsageError
 from hmrnn.domains.text import flags, generation
 from hmrnn.domains.text.adapting import lines_of, measure, prepare
 from hmrnn.domains.text.config import OnUnknown, TextDataConfig, TextRunConfig
-from hmrnn.domains.text.data.corpora import files_below, load_text
+from hmrnn.domains.text.data.corpora import division_of, files_below, load_text
 from hmrnn.domains.text.data.planted import planted
 from hmrnn.domains.text.data.store import TextData, told_left_out
 from hmrnn.domains.text.data.symbols import Symbols, numbered, texts
 from hmrnn.domains.text.evaluation import check_length
 from hmrnn.domains.text.generation import Sampling
-from hmrnn.domains.text.known import at_separators, from_planted, from_segments, from_words
+from hmrnn.domains.text.known import at_separators, from_planted, from_segments, from_words, shows_words
 from hmrnn.domains.text.marks import Marked, mark_of_layer
 from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.page import MOST_ON_PAGE, page
@@ -46,9 +49,10 @@ from hmrnn.printable import for_stream, printable
 from hmrnn.show.progress import show_bar
 from hmrnn.storage.pretrained import load_model
 from hmrnn.structure.operations import Updates
-from hmrnn.structure.scores import scores_of
+from hmrnn.structure.scores import Gold, check_to_find, scores_of
+from hmrnn.structure.segments import ends_of
 from hmrnn.structure.written import Counted
-from hmrnn.training.checkpoint import SavedRun, no_run, run_in
+from hmrnn.training.checkpoint import SavedRun, changed, load_own, no_run, run_in
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,29 +75,60 @@ class Source:
         """None if the directory has only a model."""
         return run_in(self.directory)
 
-    def text(self, data: str | None, on_unknown: OnUnknown) -> tuple[TextDataConfig, TextData, bool]:
-        """The text that `data` names, or else the run's own; and whether it has parts of its own, or is the run's."""
+    def text(
+        self, data: str | None, split: Split | None, on_unknown: OnUnknown
+    ) -> tuple[TextDataConfig, TextData, Split]:
+        """The text that `data` names, or else the run's own; and which part of it is to be read."""
         if self.run is None:
             if data is None:
                 raise no_run(self.directory)
             config = TextDataConfig(data).at_home()
-            return config, load_text(config, self.data_dir, self.symbols, on_unknown), not config.is_path
-        assert isinstance(self.run.config, TextRunConfig)
-        own = self.run.config.data
-        config = replace(own, data=data or own.data).at_home()
-        text = load_text(config, self.data_dir or self.run.data_dir, self.symbols, on_unknown)
-        print(told_left_out(text.left_out), end="", file=sys.stderr)
-        if config == own and text.fingerprint != self.run.fingerprint:
-            raise ValueError(
-                f"{config.data} has changed since {self.directory} was trained on it, and so have its parts. A copy "
-                "under another name can be evaluated as a whole"
-            )
-        return config, text, not config.is_path or config == own
+            loaded = load_text(config, self.data_dir, self.symbols, on_unknown)
+            return config, loaded, split or ("all" if config.is_path else "test")
+        config = self.own_config if data is None else self.own_config.elsewhere(data)
+        if config == self.own_config:
+            return config, self.own(), split or "test"
+        loaded = load_text(config, self.data_dir or self.run.data_dir, self.symbols, on_unknown)
+        print(told_left_out(loaded.left_out), end="", file=sys.stderr)
+        moved = config.is_path and self.is_own(config, loaded)
+        split = split or ("test" if moved or not config.is_path else "all")
+        if moved:
+            tell_own(config, split, self.directory)
+        return config, loaded, split
 
-    def trained_on(self) -> TextData:
-        """The run's own text, for what has to be measured or chosen on it."""
+    @property
+    def own_config(self) -> TextDataConfig:
+        if self.run is None:
+            raise no_run(self.directory)
+        assert isinstance(self.run.config, TextRunConfig)
+        return self.run.config.data
+
+    def own(self) -> TextData:
+        """The run's own text, where it was."""
+        config = self.own_config
+        assert self.run is not None
+        data_dir = self.data_dir or self.run.data_dir
+        loaded = load_own(
+            config,
+            self.run.fingerprint,
+            lambda: load_text(config, data_dir, self.symbols),
+            changed(config, self.directory),
+        )
+        print(told_left_out(loaded.left_out), end="", file=sys.stderr)
+        return loaded
+
+    def is_own(self, config: TextDataConfig, text: TextData) -> bool:
+        """Whether a text is what the run was trained on, in the same parts."""
+        if self.run is None or division_of(config) is not division_of(self.own_config):
+            return False
+        return text.fingerprint == self.run.fingerprint
+
+    def trained_on(self, config: TextDataConfig, text: TextData) -> TextData:
+        """The run's own text, for what has to be measured or chosen on it. It may be the one that is to be read."""
+        if self.is_own(config, text):
+            return text
         try:
-            return self.text(None, "error")[1]
+            return self.own()
         except (ValueError, OSError) as error:
             raise ValueError(
                 f"--dynamic, and --temperature auto, need the text that {self.directory} was trained on: what "
@@ -107,9 +142,8 @@ def evaluate(asked: flags.Evaluate) -> None:
     directory, reading, adapting, streams = asked.run, asked.reading, asked.adapting, asked.streams
     model = load_model(TextModel, directory, reading)
     source = Source(directory, model.symbols, asked.data_dir)
-    own = source.trained_on() if adapting.needs_own_text else None
-    config, text, in_parts = source.text(asked.data, reading.on_unknown)
-    split = asked.split or ("test" if in_parts else "all")
+    config, text, split = source.text(asked.data, asked.split, reading.on_unknown)
+    own = source.trained_on(config, text) if adapting.needs_own_text else None
     numbers = text.split(split)
     check_length(numbers)  # before minutes of choosing
     found = measure(prepare(model, own, adapting), model, numbers, streams)
@@ -131,17 +165,19 @@ def generate(asked: flags.Generate) -> None:
     with bad_usage("hmrnn generate RUN"):
         sampling = Sampling(asked.temperature, asked.top_k, asked.top_p)
     model = load_model(TextModel, asked.run, asked.reading)
-    decoder, text, boundaries = model.symbols.decoder(), {True: "", False: ""}, []
+    if asked.show_boundaries:
+        check_boundaries(asked.run, model)
+    decoder, text, z = model.symbols.decoder(), {True: "", False: ""}, []
     marked, prompt = Marked(model.delay), asked.start or asked.prompt
     for symbol in generation.generate(model, prompt, asked.max_new, sampling, asked.seed, asked.reading.on_unknown):
         shown = decoder(symbol.number)
         text[symbol.new] += shown
-        boundaries.append([int(fires) for fires in symbol.z])
+        z.append(symbol.z)
         if not asked.json:
             sys.stdout.write(for_stream(marked(shown, symbol.z) if asked.show_boundaries else shown))
             sys.stdout.flush()
     if asked.json:
-        print_json({"prompt": text[False], "text": text[True], "boundaries": boundaries})
+        print_json({"prompt": text[False], "text": text[True], "boundaries": ends_of(z, model.delay)})
     else:
         print(marked.rest())
 
@@ -149,7 +185,8 @@ def generate(asked: flags.Generate) -> None:
 def segment(asked: flags.Segment) -> None:
     """Writes the segments of texts while they are read."""
     model = load_model(TextModel, asked.run, asked.reading)
-    detectors = 0 if model.config.model == "lstm" else model.rnn.num_layers - 1
+    check_boundaries(asked.run, model)
+    detectors = model.rnn.state_sizes[2]
     if asked.of_layer is not None and asked.of_layer > detectors:
         raise UsageError(
             f"there are no segments of layer {asked.of_layer}: this run has boundaries in {detectors} layers"
@@ -235,39 +272,51 @@ def at_most(most: int, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
 
 def score(asked: flags.Score) -> None:
     """Tells how well the boundaries of each layer fit known ones, and what chance alone would reach."""
-    directory, gold, reading = asked.run, asked.gold, asked.reading
-    model = load_model(TextModel, directory, reading)
-    if gold is not None:
-        content = "".join(texts([gold.read_bytes()], model.symbols.unit, str(gold))).splitlines()
-        if model.symbols.unit == "token":
-            text, known = "\n".join(content), from_segments([len(line.split()) for line in content])
-        else:
-            text, known = from_words(content, newline="\n" in model.symbols.table)
-        numbers, what = model.symbols.encode(text, reading.on_unknown), str(gold)
-    else:
-        source = Source(directory, model.symbols, asked.data_dir)
-        config, loaded, in_parts = source.text(asked.data, reading.on_unknown)
-        split = asked.split or ("test" if in_parts else "all")
-        numbers = torch.from_numpy(loaded.split(split)[: asked.first].astype(np.int64))
-        what = f"{config.data}, {split}"
-        if config.data == "planted":
-            start = 0 if split == "all" else loaded.splits[split][0]
-            known = from_planted(planted(config.planted), start, start + len(numbers))
-        elif model.symbols.unit == "token":
-            raise SettingError(
-                "{data}: it is not known where segments of tokens end: {0}, a file with a segment a line, tells it",
-                "gold",
-                data=config.data,
-            )
-        else:
-            known = at_separators(model.symbols.text(numbers.tolist()))
+    model = load_model(TextModel, asked.run, asked.reading)
+    check_boundaries(asked.run, model)
+    what, numbers, known = with_gold(asked.gold, asked, model) if asked.gold else with_known_ends(asked, model)
     if len(numbers) == 0:
         raise ValueError(f"{what}: empty: there is nothing to score")
+    check_to_find(known, what)
     pieces = tqdm(numbers.split(PIECE), leave=False, disable=not show_bar(True))
     z = torch.cat([read.z.cpu() for read in follow(model, pieces)]).numpy()
-    if z.shape[1] == 0:
-        raise ValueError(f"{directory}: this {model.config.model} has no boundaries")
     tell_scores(asked, what, len(numbers), "symbols", scores_of(z, known))
+
+
+def with_gold(path: Path, asked: flags.Score, model: TextModel) -> tuple[str, torch.Tensor, Mapping[str, Gold]]:
+    """The name of a text, its symbols, and the boundaries that a file marks in it."""
+    content = "".join(texts([path.read_bytes()], model.symbols.unit, str(path))).splitlines()
+    if model.symbols.unit == "token":
+        text, known = "\n".join(content), from_segments([len(line.split()) for line in content])
+    else:
+        text, known = from_words(content, newline="\n" in model.symbols.table)
+    return str(path), model.symbols.encode(text, asked.reading.on_unknown), known
+
+
+def with_known_ends(asked: flags.Score, model: TextModel) -> tuple[str, torch.Tensor, Mapping[str, Gold]]:
+    """The same of a text that shows its boundaries by itself."""
+    source = Source(asked.run, model.symbols, asked.data_dir)
+    config, loaded, split = source.text(asked.data, asked.split, asked.reading.on_unknown)
+    numbers = torch.from_numpy(loaded.split(split)[: asked.first].astype(np.int64))
+    what = f"{config.data}, {split}"
+    if config.data == "planted":
+        start = 0 if split == "all" else loaded.splits[split][0]
+        return what, numbers, from_planted(planted(config.planted), start, start + len(numbers))
+    if model.symbols.unit == "token":
+        raise SettingError(
+            "{data}: it is not known where segments of tokens end: {0}, a file with a segment a line, tells it",
+            "gold",
+            data=config.data,
+        )
+    text = model.symbols.text(numbers.tolist())
+    if not shows_words(text):
+        raise SettingError(
+            "{what}: it is not known where words end: there is hardly any white space or punctuation within lines. "
+            "{0}, a file with words separated by spaces, tells it",
+            "gold",
+            what=what,
+        )
+    return what, numbers, at_separators(text)
 
 
 def figure(asked: flags.Figure) -> None:
@@ -298,8 +347,8 @@ def numbers_to_draw(asked: flags.Figure, model: TextModel) -> torch.Tensor:
     """The text that is asked for, or the validation part of the run's own."""
     run, unknown = asked.runs[0], asked.reading.on_unknown
     if asked.text is None:
-        _, loaded, _ = Source(run, model.symbols, asked.data_dir).text(None, unknown)
-        return torch.from_numpy(loaded.split("valid").astype(np.int64))
+        own = Source(run, model.symbols, asked.data_dir).own()
+        return torch.from_numpy(own.split("valid").astype(np.int64))
     with asked.text.open("rb") as stream:
         read = numbered(iter(lambda: stream.read(READ_AT_ONCE), b""), model.symbols, unknown, str(asked.text))
         enough = 1 + 4 * CLASSIFIED // READ_AT_ONCE  # chunks: a character has at most 4 bytes

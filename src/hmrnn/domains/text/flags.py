@@ -95,6 +95,9 @@ class Generate(flags.Generate):
     """Sample only from the likeliest symbols that together have this probability."""
     show_boundaries: bool = False
     """Mark where segments end: | in layer 1, ‖ in layer 2, ⦀ above."""
+    json: bool = False
+    """Print one line of JSON: prompt, text, and boundaries, a list for each symbol of both, with 1 for each layer (the
+    lowest first) of which a segment ends with this symbol, and else 0."""
     reading: Reading = BY_DEFAULT
 
     def check(self) -> None:
@@ -156,6 +159,7 @@ class Score(OfText, flags.Score):
     """Score the boundaries of each layer against known ones, and compare with random boundaries.
 
     Known boundaries are those of words between white space and punctuation, of --gold, or of the planted hierarchy.
+    For text without spaces, give --gold.
     """
 
     examples = (
@@ -177,7 +181,8 @@ class Score(OfText, flags.Score):
             raise UsageError("--on-unknown skip would move the text against its known boundaries; replace does not")
 
     def look(self, domain: Domain) -> None:
-        super().look(domain)
+        if self.gold is None:
+            super().look(domain)
         flags.check_file(self.gold)
 
 

@@ -26,6 +26,13 @@ def at_separators(text: str) -> dict[str, Gold]:
     return {name: gold_at(own, len(text)) for name, own in places.items()}
 
 
+def shows_words(text: str) -> bool:
+    """Whether its separators are those of words. In a text without spaces hardly any word ends but with a line."""
+    runs = [run[0] for run in BETWEEN_WORDS.finditer(bytes_as_letters(text))]
+    with_lines = sum("\n" in run or "\r" in run for run in runs)
+    return len(runs) - with_lines >= max(1, with_lines)
+
+
 def from_words(lines: Sequence[str], newline: bool) -> tuple[str, dict[str, Gold]]:
     """Utterances, one a line, their words separated by spaces: the text without spaces, and where words end.
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
-from hmrnn.cli.common import print_json, tell_scores
+from hmrnn.cli.common import print_json, tell_own, tell_scores
 from hmrnn.cli.flags import OfData, Score, Segment, Split
 from hmrnn.config import DataConfig, UsageError
 from hmrnn.domains.vectors.config import Words
@@ -26,9 +26,9 @@ from hmrnn.domains.vectors.model import VectorModel
 from hmrnn.domains.vectors.structure import LineSegmentation, follow
 from hmrnn.printable import printable
 from hmrnn.show.progress import show_bar
-from hmrnn.structure.scores import Ends, from_lines, scores_of
+from hmrnn.structure.scores import Ends, check_to_find, from_lines, scores_of
 from hmrnn.training.batches import Line
-from hmrnn.training.checkpoint import no_run, run_in
+from hmrnn.training.checkpoint import SavedRun, changed, load_own, no_run, run_in
 
 Config = TypeVar("Config", bound=DataConfig)
 MOST_ON_PAGE = 100_000  # points on a page
@@ -52,7 +52,8 @@ class Source(Generic[Config]):
     config: type[Config]
     other: Callable[[Config, str], Config]  # a run's settings for other data
     load: Callable[[Config, Path | None], LineData]
-    whole: Callable[[Config], Lines]  # a file that is not divided
+    whole: Callable[[Config], Lines]  # a file, not divided
+    in_parts: Callable[[Any, Config], LineData]  # the same, divided
 
     def lines(self, directory: Path, data: str | None, split: Split | None, data_dir: Path | None) -> ToRead[Config]:
         """The lines that `data` names, or else the run's own."""
@@ -65,23 +66,37 @@ class Source(Generic[Config]):
             assert isinstance(run.config.data, self.config)
             config = run.config.data if data is None else self.other(run.config.data, data)
             data_dir = data_dir or run.data_dir
-        config = config.at_home()
-        own = run is not None and config == run.config.data
-        if not own and config.is_path:  # a file that the run was not trained on: all of it
-            if split not in (None, "all"):
-                raise UsageError(
-                    f"{config.data} is not divided: --split {split} is for the sets that runs are trained on"
-                )
+        config, part = config.at_home(), split or "test"
+        if run is not None and config == run.config.data:
+            loaded = load_own(config, run.fingerprint, lambda: self.load(config, data_dir), changed(config, directory))
+        elif config.is_path:
             lines = self.whole(config)
-            every = range(len(lines.names))
-            return ToRead(config, "all", lines, np.array(every), [lines.line(number) for number in every])
-        loaded = self.load(config, data_dir)
+            moved = None if run is None else self.moved(lines, config, run)
+            if moved is None:
+                return undivided(config, split, lines)
+            loaded = moved
+            tell_own(config, part, directory)
+        else:
+            loaded = self.load(config, data_dir)
         if loaded.lines.damaged:
             print(printable(loaded.description()), file=sys.stderr)
-        if own and run is not None and loaded.fingerprint != run.fingerprint:
-            raise ValueError(f"{config.data} has changed since {directory} was trained on it, and so have its parts")
-        part = split or "test"
         return ToRead(config, part, loaded, loaded.numbers(part), loaded.split(part))
+
+    def moved(self, lines: Lines, config: Config, run: SavedRun) -> LineData | None:
+        """A file's lines in the parts that the run knows, if they are what it was trained on."""
+        try:
+            loaded = self.in_parts(lines, config)
+        except ValueError:  # nothing can be trained on such lines
+            return None
+        return loaded if loaded.fingerprint == run.fingerprint else None
+
+
+def undivided(config: Config, split: Split | None, lines: Lines) -> ToRead[Config]:
+    """All of a file that the run was not trained on."""
+    if split not in (None, "all"):
+        raise UsageError(f"{config.data} is not divided: --split {split} is for the sets that runs are trained on")
+    every = range(len(lines.names))
+    return ToRead(config, "all", lines, np.array(every), [lines.line(number) for number in every])
 
 
 def tell_likelihood(
@@ -112,8 +127,9 @@ def tell_likelihood(
     if asked.json:
         print_json(answer)
         return
+    floor = f", with a sigma floor of {sigma_floor:g}" if sigma_floor > 0 else ""
     print(
-        f"{nats.mean():.1f} nats: average log-likelihood of a {line}, in normalised coordinates; of a {point} "
+        f"{nats.mean():.1f} nats: average log-likelihood of a {line}, in normalised coordinates{floor}; of a {point} "
         f"{nats.sum() / predicted:.4f} nats: {printable(name)}, {split}, {len(lines):,} {line}s, {predicted:,} "
         f"{point}s predicted ({predicted / seconds:,.0f} {point}s/s)"
     )
@@ -156,9 +172,9 @@ def tell_boundaries(
     margin: int = 0,
 ) -> None:
     """How well the boundaries of each layer fit the known ones of each line."""
+    gold = from_lines(known)
+    check_to_find(gold, read.config.data)
     lines = tqdm(read.lines, leave=False, unit=words.line, disable=not show_bar(True))
     z = torch.cat([read.z.cpu() for line in lines for read in follow(model, line)]).numpy()
-    if z.shape[1] == 0:
-        raise ValueError(f"{asked.run}: this {model.config.model} has no boundaries")
     what = f"{read.config.data}, {read.split}" + (f", within {margin} {words.point}s" if margin else "")
-    tell_scores(asked, what, len(z), f"{words.point}s", scores_of(z, from_lines(known), margin))
+    tell_scores(asked, what, len(z), f"{words.point}s", scores_of(z, gold, margin))

@@ -58,8 +58,8 @@ class Table:
         return f"row {row + 1}" if self.lines is None else f"line {self.lines[row]}"
 
 
-def read_tables(path: Path) -> Iterator[Table]:
-    """The sequences of a file, or of the files in a folder, by their names."""
+def read_tables(path: Path, called: str | None = None) -> Iterator[Table]:
+    """The sequences of a file, or of the files in a folder, by their names. A file may be `called` otherwise."""
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS)
         if not files:
@@ -69,10 +69,10 @@ def read_tables(path: Path) -> Iterator[Table]:
         return
     check_regular(path)
     if path.suffix.lower() in (".npy", ".npz"):
-        yield from read_arrays(path)
+        yield from read_arrays(path, called or path.name)
     else:
         with path.open(encoding="utf-8-sig", newline="") as opened:
-            yield read_csv(lines_in(opened, str(path)), path.name, str(path))
+            yield read_csv(lines_in(opened, str(path)), called or path.name, str(path))
 
 
 def lines_in(file: TextIO, where: str) -> Iterator[str]:
@@ -153,10 +153,10 @@ def number_in(value: str) -> float | None:
         return None
 
 
-def read_arrays(path: Path) -> Iterator[Table]:
+def read_arrays(path: Path, called: str) -> Iterator[Table]:
     """Arrays of steps and columns. Of three dimensions, the first is that of sequences."""
-    for name, values in arrays_in(path):
-        where = str(path) if name == path.name else f"{path}: {name}"
+    for name, values in arrays_in(path, called):
+        where = str(path) if name == called else f"{path}: {name}"
         several = values if values.ndim == 3 else values.reshape(1, len(values), -1)
         for i, one in enumerate(several):
             columns = {f"x{d + 1}": column.astype(np.float64) for d, column in enumerate(one.T)}
@@ -164,11 +164,11 @@ def read_arrays(path: Path) -> Iterator[Table]:
             yield Table(f"{name}{number}", f"{where}{number}", columns)
 
 
-def arrays_in(path: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+def arrays_in(path: Path, called: str) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     try:
         if path.suffix.lower() == ".npy":
             with path.open("rb") as file:
-                yield path.name, parsed(file.read(check_size(path, file.fileno(), LARGEST_FILE)))
+                yield called, parsed(file.read(check_size(path, file.fileno(), LARGEST_FILE)))
             return
         with zipfile.ZipFile(path) as archive:
             size = sum(part.file_size for part in archive.infolist())

@@ -77,7 +77,11 @@ class SeriesData(LineData):
 
 def load_series(config: SeriesDataConfig, data_dir: Path | None = None) -> SeriesData:
     """The series that `config.data` names."""
-    lines = lines_of(config)
+    return in_parts(lines_of(config), config)
+
+
+def in_parts(lines: SeriesLines, config: SeriesDataConfig) -> SeriesData:
+    """Divided, if a model can be trained on them."""
     if lines.coarse:
         raise SettingError(
             "{data}: the numbers of column {column!r} differ by less than float32 can tell. Subtract their mean or "
@@ -114,7 +118,7 @@ def tables_of(config: SeriesDataConfig) -> Iterable[Table]:
         typed = io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline="")
         return [read_csv(lines_in(typed, "standard input"), "-", "standard input")]
     config.check_there()
-    return read_tables(path)
+    return read_tables(path, config.called)
 
 
 def picked(tables: Iterable[Table], config: SeriesDataConfig) -> SeriesLines:

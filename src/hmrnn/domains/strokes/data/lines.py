@@ -73,8 +73,14 @@ def load_strokes(config: StrokeDataConfig, data_dir: Path | None = None) -> Stro
     else:
         config.check_there()
         lines = lines_of_file(Path(config.data))
+    return in_parts(lines, config, folder)
+
+
+def in_parts(lines: Lines, config: StrokeDataConfig, folder: Path | None = None) -> StrokeData:
+    """Divided, by the lists in a folder if writers are to be told apart."""
     long = lines.lengths >= (config.shortest or SHORTEST.get(config.data, 2))
     if config.division == "by-writer":
+        assert folder is not None
         splits = by_list(lines.names, long, {name: iam.forms(folder / file) for name, file in iam.LISTS.items()})
     else:
         splits = shuffled(lines.names, long, config.division_seed)

@@ -77,16 +77,20 @@ def load_text(
     if config.data in PUBLISHED:
         published = PUBLISHED[config.data]
         files = [find(config.data, name, sha256, data_directory(data_dir)) for name, sha256 in published.files]
-        unit, divide = UNITS[config.symbols] if config.symbols == "tokens" else published.unit, published.divide
+        unit = UNITS[config.symbols] if config.symbols == "tokens" else published.unit
         left_out: list[str] = []
     else:
         config.check_there()
-        unit, divide = UNITS[config.symbols], by_share
-        unit = symbols.unit if symbols else unit
+        unit = symbols.unit if symbols else UNITS[config.symbols]
         paths, left_out = files_below(Path(config.data), unit, config.strict)
         files = [TextFile(path) for path in paths]
-    data = from_files(files, symbols.unit if symbols else unit, divide, symbols, on_unknown, config.most_symbols)
+    unit = symbols.unit if symbols else unit
+    data = from_files(files, unit, division_of(config), symbols, on_unknown, config.most_symbols)
     return replace(data, left_out=tuple(left_out))
+
+
+def division_of(config: TextDataConfig) -> Divide:
+    return PUBLISHED[config.data].divide if config.data in PUBLISHED else by_share
 
 
 def find(corpus: str, name: str, sha256: str, data_dir: Path) -> TextFile:

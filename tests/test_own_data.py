@@ -1,0 +1,201 @@
+"""The data of a run are known by their content, wherever they lie."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+from support.commands import run
+from support.small_runs import weights
+
+from hmrnn.domains.text.data.corpora import builtin_text
+
+SIZES = "--hidden-sizes 6 5 --output-size 6 --batch-size 2 --window 20 --cooldown 0"
+
+
+def strokes(first: int) -> str:
+    """Lines of a pen."""
+    lines = [[[[x, 10 * math.sin(x + i)] for x in range(20)], [[30, i], [34, 5]]] for i in range(first, first + 24)]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def csv(first: int) -> str:
+    return "a,b\n" + "".join(f"{math.sin(i)},{i % 7}\n" for i in range(first, first + 800))
+
+
+def write_arrays(path: Path, seed: int) -> None:
+    """Sequences that are divided by their names, which begin with that of the file."""
+    with path.open("wb") as file:
+        np.save(file, np.random.default_rng(seed).normal(size=(40, 30, 2)))
+
+
+def write_folder(path: Path, seed: int) -> None:
+    path.mkdir(exist_ok=True)
+    for i in range(3):
+        (path / f"{i}.txt").write_text(builtin_text()[2000 * i :][: 2000 - 100 * seed])
+
+
+def write_text(path: Path, seed: int) -> None:
+    """With a seed, all but some of its end: the symbols are the same."""
+    path.write_text(builtin_text()[: 12_000 - 100 * seed].rpartition(" ")[0])
+
+
+def write_bytes(path: Path, seed: int) -> None:
+    path.write_bytes(bytes(range(256)) * (30 + seed))
+
+
+KINDS = MappingProxyType(
+    {
+        "text": ("text", "old.txt", write_text),
+        "tokens": ("text --symbols tokens", "old.txt", write_text),
+        "bytes": ("text --symbols bytes", "old.bin", write_bytes),
+        "a folder": ("text", "old", write_folder),
+        "strokes": ("strokes", "old.jsonl", lambda path, seed: path.write_text(strokes(seed))),
+        "series": ("series", "old.csv", lambda path, seed: path.write_text(csv(seed))),
+        "arrays": ("series", "old.npy", write_arrays),
+    }
+)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def trained(kind, tmp_path) -> tuple[list[str], Path, Path]:
+    """How to train, a run, and its data."""
+    flags, name, write = KINDS[kind]
+    train, data = ["train", *flags.split()], tmp_path / name
+    write(data, 0)
+    done = run(*train, "--data", str(data), "--epochs", "0.5", *SIZES.split(), "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    return train, tmp_path / "run", data
+
+
+def moved(data: Path) -> Path:
+    """To another folder, and with another name."""
+    (data.parent / "there").mkdir()
+    return data.rename(data.parent / "there" / f"new{data.suffix}")
+
+
+def measured(directory: Path, *more: str) -> dict:
+    done = run("eval", str(directory), "--json", *more)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    return {name: value for name, value in answer.items() if name not in ("data", "seconds")} | {"said": done.stderr}
+
+
+def test_data_that_were_moved_are_evaluated_in_the_parts_of_the_run(trained):
+    _, directory, data = trained
+    before = {split: measured(directory, "--split", split) for split in ("train", "valid", "test", "all")}
+    assert before["test"] == measured(directory)
+    data = moved(data)
+    for split, expected in before.items():
+        now = measured(directory, "--data", str(data), "--split", split)
+        part = "all of it" if split == "all" else f"its {split} part"
+        assert now.pop("said") == f"{data} is what {directory} was trained on: {part} is read\n"
+        assert now == {name: value for name, value in expected.items() if name != "said"}
+    assert measured(directory, "--data", str(data))["split"] == "test"
+
+
+def test_other_data_in_the_same_place_are_no_part_of_the_run(kind, trained):
+    _, directory, data = trained
+    other = data.with_name(f"other{data.suffix}")
+    KINDS[kind][2](other, 1)
+    assert measured(directory, "--data", str(other))["split"] == "all"
+
+
+def test_a_run_whose_data_are_gone_says_how_to_name_their_new_place(trained):
+    train, directory, data = trained
+    moved(data)
+    for command in (["eval"], ["score"], [*train, "--epochs", "1", "--resume"]):
+        done = run(*command, str(directory))
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"hmrnn: {data}: there is no such file or folder any more, and {directory} was")
+        assert "--data NEW_PATH tells where it is now" in done.stderr
+    assert "--data" not in run("figure", str(directory), "--out", "x").stderr, "a flag that it lacks"
+
+
+def test_a_run_goes_on_with_data_that_were_moved(trained, tmp_path):
+    train, directory, data = trained
+    straight = tmp_path / "straight"
+    assert run(*train, "--data", str(data), "--epochs", "1", *SIZES.split(), "--out", str(straight)).returncode == 0
+    before = (directory / "config.json").read_bytes()
+    data = moved(data)
+    done = run(*train, "--resume", str(directory), "--data", str(data), "--epochs", "1")
+    assert done.returncode == 0, done.stderr
+    assert before != (directory / "config.json").read_bytes()
+    for name, weight in weights(straight).items():
+        assert weight.equal(weights(directory)[name])
+    # from now on it knows the place
+    expected = measured(directory)
+    assert (expected["split"], expected["said"]) == ("test", "")
+    done = run(*train, "--resume", str(directory), "--epochs", "1.5")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_does_not_go_on_with_other_data(kind, trained):
+    train, directory, data = trained
+    other = data.with_name(f"other{data.suffix}")
+    KINDS[kind][2](other, 1)
+    done = run(*train, "--resume", str(directory), "--data", str(other), "--epochs", "1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{other}: this is not what {directory} was trained on: its content differs from that of" in done.stderr
+    gone = run(*train, "--resume", str(directory), "--data", "nowhere", "--epochs", "1")
+    assert "nowhere: there is no such file" in gone.stderr
+    assert run(*train, "--resume", str(directory), "--data", "builtin", "--epochs", "1").returncode == 2
+
+
+CHANGES = MappingProxyType(
+    {
+        "a new symbol": ("text", lambda data: data.write_text(data.read_text() + "雪")),
+        "not UTF-8": ("text", lambda data: data.write_bytes(data.read_bytes() + b"\xff")),
+        "empty": ("text", lambda data: data.write_text("")),
+        "no JSON": ("strokes", lambda data: data.write_text("[")),
+        "another column": ("series", lambda data: data.write_text("a,c\n1,2\n" * 40)),
+        "too short": ("series", lambda data: data.write_text("a,b\n1,2\n")),
+    }
+)
+
+
+@pytest.mark.parametrize(("kind", "change"), [(CHANGES[name][0], name) for name in CHANGES])
+def test_data_that_changed_into_what_no_model_can_read_have_changed(trained, change):
+    train, directory, data = trained
+    CHANGES[change][1](data)
+    for command in (["eval"], ["score"], [*train, "--epochs", "1", "--resume"]):
+        done = run(*command, str(directory))
+        assert (done.returncode, done.stdout) == (1, "")
+        assert str(data) in done.stderr
+        assert "changed" in done.stderr
+        assert "--" not in done.stderr, "no flag helps"
+
+
+@pytest.mark.parametrize("kind", ["text"])
+def test_what_learns_takes_its_own_text_from_where_it_is_now(trained):
+    _, directory, data = trained
+    data = moved(data)
+    found = measured(directory, "--data", str(data), "--dynamic", "0.001", "--decay", "0.01")
+    assert found["dynamic"]["bits_per_character"] > 0
+
+
+@pytest.mark.parametrize("kind", ["text", "arrays"])
+def test_a_run_that_has_ended_is_told_where_its_data_are(trained):
+    train, directory, data = trained
+    expected, data = measured(directory), moved(data)
+    done = run(*train, "--resume", str(directory), "--data", str(data))
+    assert (done.returncode, "nothing was done" in done.stdout) == (0, True)
+    assert f"the data are what it was trained on, and are now at {data}\n" in done.stderr
+    assert measured(directory) == expected
+
+
+@pytest.mark.parametrize("kind", ["text"])
+def test_gold_needs_no_data(trained, tmp_path):
+    _, directory, data = trained
+    data.unlink()
+    (tmp_path / "gold.txt").write_text("the value\nof it\n")
+    assert run("score", str(directory), "--gold", str(tmp_path / "gold.txt")).returncode == 0
