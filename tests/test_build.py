@@ -99,7 +99,7 @@ def test_with_a_cache_that_can_not_be_written(tmp_path):
     (tmp_path / "file").touch()
     engine, reason = outcome(start(tmp_path / "file"))
     assert engine == "events"
-    assert "can't be used" in reason
+    assert f"{tmp_path / 'file'}: this is a file, and must be a folder" in reason
     assert "HMRNN_CACHE" in reason
 
 

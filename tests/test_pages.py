@@ -27,10 +27,14 @@ ELSEWHERE = ("git", "make", "pip", "cd")  # CI itself is a clone with `make test
 SIZES = "--hidden-sizes 8 8 8 --output-size 8 --batch-size 4 --window 20"
 SHORTER = {  # flags that make a command quick; the rest of it stays as it is
     "train text": f"{SIZES} --epochs 0.02",
-    "train strokes": f"{SIZES} --writing.lines 40 --writing.words 1 1 --components 3 --epochs 0.5",
-    "train series": f"{SIZES} --planted.sequences 40 --planted.steps 60 --components 3 --epochs 0.5",
+    "train strokes": f"{SIZES} --components 3 --epochs 0.5",
+    "train series": f"{SIZES} --components 3 --epochs 0.5",
     "demo": "--epochs 0.02",
     "bench": "--hidden 16 --steps 4 --repeats 1",
+}
+LESS_DATA = {  # the same for those that make their data
+    "train strokes": "--writing.lines 40 --writing.words 1 1",
+    "train series": "--planted.sequences 40 --planted.steps 60",
 }
 
 
@@ -153,7 +157,8 @@ def shortened(arguments: list[str]) -> list[str]:
         return arguments
     # A time would end the run anywhere; and an earlier flag of the same name gives way.
     arguments = shlex.split(re.sub(r"--minutes \S+", "", shlex.join(arguments)))
-    return [*arguments, *SHORTER.get(name, "").split()]
+    made = "" if "--data" in arguments else LESS_DATA.get(name, "")
+    return [*arguments, *SHORTER.get(name, "").split(), *made.split()]
 
 
 def explore(arguments: list[str], folder: Path) -> None:

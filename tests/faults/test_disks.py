@@ -143,9 +143,12 @@ def test_a_read_only_run_can_be_used_but_not_trained(runs, tmp_path, name):
         refused("train", name, *FLAGS[name], "--data", runs[name].parent / FLAGS[name][1], "--out", run / "new")
 
 
-@pytest.mark.parametrize("where", ["/proc/run", "/dev/null/run"])
-def test_a_place_where_no_run_can_be(folder, name, where):
-    refused("train", name, *FLAGS[name], "--out", where, cwd=folder, because=where)
+@pytest.mark.parametrize(
+    ("where", "because"),
+    [("/proc/run", "/proc/run"), ("/dev/null/run", "/dev/null: this is a file, and must be a folder")],
+)
+def test_a_place_where_no_run_can_be(folder, name, where, because):
+    refused("train", name, *FLAGS[name], "--out", where, cwd=folder, because=because)
 
 
 def test_data_that_has_vanished_or_changed(runs, folder, tmp_path, name):

@@ -40,7 +40,10 @@ def cache_directory(kind: str) -> Path:
 def own_cache_directory(kind: str) -> Path:
     """The same, made if need be, and refused if others could put something there."""
     folder = cache_directory(kind)
-    make_folders(folder, mode=0o700)
+    try:
+        make_folders(folder, mode=0o700)
+    except NotADirectoryError as error:
+        raise NotADirectoryError(f"{error}; set HMRNN_CACHE to a folder of yours") from None
     check_own(folder)
     return folder
 
