@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# The long runs of docs/results.md, next to the paper's tables: `recipes/tables.sh NAME` trains one on one core, or goes
-# on with it. DATA holds the folders ptb, text8, enwik8 and iam_ondb; RUNS is where runs go. Afterwards:
+# The long runs of docs/results.md, next to the paper's tables: `recipes/tables.sh NAME` trains one on one core, or on
+# OMP_NUM_THREADS cores, or goes on with it. DATA holds the folders ptb, text8, enwik8 and iam_ondb; RUNS is where runs
+# go. Afterwards:
 #     python benchmarks/results.py finish RUNS/NAME NAME --command "recipes/tables.sh NAME"
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export OMP_NUM_THREADS=1
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 : "${DATA:?where the data sets lie}" "${RUNS:=runs}"
 name=${1:?the name of a run}
 
 case $name in
     ptb-hm)     flags=(text --preset ptb --data ptb --minutes 148) ;;
     ptb-lstm)   flags=(text --preset ptb --data ptb --model lstm --epochs 19.5386) ;; # as many updates as ptb-hm
+    ptb-best)   flags=(text --preset ptb --data ptb --hidden-sizes 1024 512 256 --minutes 160) ;;
     ptb-paper)  flags=(text --preset paper-ptb --data ptb) ;;
     text8-hm)   flags=(text --preset text8 --data text8) ;;
     text8-lstm) flags=(text --preset text8 --data text8 --model lstm) ;;
