@@ -413,6 +413,7 @@ def test_bad_usage_exits_with_2(trained):
         (["train", "txt", "--out", "a"], "text, strokes or series"),
         (["segment"], "no run is named"),
         (["segment", "--text", "hello"], "no run is named"),
+        (["eval", "--json", "nosuch"], "no run is named.*; there is none in nosuch"),
         (["eval", "--data=a.txt"], "no run is named"),
         (["train", "text"], "--out"),
         (["train", "text", "--out", "a", "--resume", str(trained)], "--resume"),

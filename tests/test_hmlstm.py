@@ -189,6 +189,15 @@ def test_a_wrong_slope_is_refused_where_it_is_set(kind, error, slope):
     assert rnn.slope == 1
 
 
+@pytest.mark.parametrize("slope", [torch.nn.Parameter(torch.tensor(2.0)), torch.tensor(2.0, requires_grad=True)])
+def test_a_slope_that_asks_for_a_gradient_is_refused(slope):
+    rnn = HMLSTM(3, [4, 2])
+    with pytest.raises(ValueError, match="detach"):
+        rnn.slope = slope
+    assert rnn.slope == 1
+    assert "slope" not in dict(rnn.named_parameters())
+
+
 @pytest.mark.parametrize("engine", ["native", "events", "reference"])
 @pytest.mark.parametrize("slope", [2, np.float32(2), np.float64(2), torch.tensor(2.0)], ids=lambda slope: type(slope))
 def test_a_slope_may_be_any_kind_of_number(engine, slope):

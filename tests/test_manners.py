@@ -190,6 +190,13 @@ class TestSizes:
             kind(8)
         assert inspect.signature(kind).parameters["hidden_sizes"].default is inspect.Parameter.empty
 
+    def test_a_network_of_ones_own_may_have_a_hidden_size(self):
+        class Own(HMLSTM):
+            def __init__(self, inputs, hidden_size):
+                super().__init__(inputs, [hidden_size] * 2)
+
+        assert Own(4, hidden_size=8).hidden_sizes == (8, 8)
+
     def test_defaults_of_lstm_are_taken(self):
         HMLSTM(16, 64, num_layers=2, bias=True, batch_first=True, dropout=0.1, bidirectional=False, proj_size=0)
 

@@ -84,6 +84,11 @@ def test_bits_per_character_of_an_untaught_head():
         model.bits_per_character("t")
 
 
+def test_a_text_may_be_bytes():
+    prompts = "the", b"the", bytearray(b"the")
+    assert len({small().generate(prompt, max_new=5, seed=0) for prompt in prompts}) == 1
+
+
 def test_unknown_symbols_are_named():
     with pytest.raises(ValueError, match=r"'ß' \(U\+00DF\) at position 4"):
         small().bits_per_character("the ß")

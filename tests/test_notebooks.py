@@ -42,16 +42,16 @@ def test_short_reprs():
     z[:21, :, 0] = 1
     z[:4, :, 1] = 1
     out, state = rnn(torch.randn(100, 8, 3), boundaries=z)
-    assert repr(out) == "HMLSTMOutput(100 x 8 steps, layers 4/5/6, rates .21 .04)"
+    assert repr(out) == "HMLSTMOutput(100 x 8, layers 4/5/6, rates .21 .04)"
     assert repr(state) == "HMLSTMState(B=8, layers 4/5/6)"
     padded, _ = rnn(torch.randn(100, 8, 3), boundaries=z, lengths=torch.full((8,), 42))
     assert repr(padded).endswith("rates .50 .10)"), "of the steps that are no padding"
-    assert repr(LSTM(3, [4])(torch.randn(7, 2, 3))[0]) == "HMLSTMOutput(7 x 2 steps, layers 4)"
+    assert repr(LSTM(3, [4])(torch.randn(7, 2, 3))[0]) == "HMLSTMOutput(7 x 2, layers 4)"
     assert repr(Piecewise(torch.zeros(5, 3), torch.zeros(7, 2, dtype=torch.int64))) == (
         "Piecewise(7 x 2 steps, 5 of 3 units)"
     )
     packed, _ = rnn(pack_sequence([torch.randn(4, 3), torch.randn(2, 3)]))
-    assert re.fullmatch(r"PackedOutput\(6 steps, layers 4/5/6, rates [01]?\.\d\d [01]?\.\d\d\)", repr(packed))
+    assert re.fullmatch(r"PackedOutput\(6, layers 4/5/6, rates [01]?\.\d\d [01]?\.\d\d\)", repr(packed))
     with torch.device("meta"):
         assert "layers 4/5/6" in repr(HMLSTM(3, [4, 5, 6]).initial_state(2))
 
@@ -65,7 +65,7 @@ def test_the_repr_of_an_output_is_true_in_every_layout():
         (rnn(x[:, 0])[0], "7"),
         (rnn.step(x[0])[0], "4"),
     ):
-        assert repr(out).startswith(f"HMLSTMOutput({steps} steps, layers 4/5, rates ")
+        assert repr(out).startswith(f"HMLSTMOutput({steps}, layers 4/5, rates ")
 
 
 def test_operations_have_names():

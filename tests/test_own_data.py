@@ -173,6 +173,16 @@ def test_data_that_changed_into_what_no_model_can_read_have_changed(trained, cha
         assert str(data) in done.stderr
         assert "changed" in done.stderr
         assert "--" not in done.stderr, "no flag helps"
+        reads_any_symbol = change == "a new symbol" and command[0] == "train"
+        assert ("It can't be read as it was: " in done.stderr) != reads_any_symbol
+
+
+@pytest.mark.parametrize("kind", ["text"])
+def test_standard_input_contradicts_a_run_on_a_file(trained):
+    train, directory, _ = trained
+    done = run(*train, "--resume", str(directory), "--data", "-", input="the text")
+    assert done.returncode == 2
+    assert "contradicts" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["text"])

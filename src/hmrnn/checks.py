@@ -74,15 +74,20 @@ def check_slope_tensor(slope: Tensor, like: Tensor) -> Tensor:
     if slope.shape != ():
         raise ValueError(f"slope must be one number; got shape {tuple(slope.shape)}")
     check_like("slope", slope, like)
-    if slope.requires_grad:
-        raise ValueError("slope is taken as it is, without a gradient: detach() it")
+    check_constant(slope)
     check_values("slope must be positive and finite", slope, ~((slope > 0) & slope.isfinite()))
     return slope
+
+
+def check_constant(slope: Tensor) -> None:
+    if slope.requires_grad:
+        raise ValueError("slope is taken as it is, without a gradient: detach() it")
 
 
 def check_slope(slope: float | Tensor) -> float:
     """The number itself, also that of a tensor of one."""
     if isinstance(slope, Tensor) and slope.shape == ():
+        check_constant(slope)
         slope = slope.item()
     if not isinstance(slope, Real) or isinstance(slope, bool):
         raise TypeError(f"slope must be a number; got {type(slope).__name__}")

@@ -224,11 +224,12 @@ class DataConfig:
 
     def check_still_there(self, run: Path) -> None:
         """Refuses a path at which there is nothing any more. The run was trained on it."""
+        gone = "{data}: there is no such file or folder any more, and {run} was trained on it. If it was moved, "
         if self.is_path and not os.path.exists(self.data):
             raise SettingError(
-                "{data}: there is no such file or folder any more, and {run} was trained on it. If it was moved, "
-                "{0} NEW_PATH tells where it is now",
+                gone + "give {0} with its new path",
                 "data",
+                on_command_line=gone + "{0} NEW_PATH tells where it is now",
                 data=self.data,
                 run=run,
             )

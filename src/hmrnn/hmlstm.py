@@ -250,7 +250,8 @@ class HMLSTM(Recurrent):
         s_z = U_z h[t-1,l] + z[t-1,l] * V_z h[t-1,l+1] + z[t,l-1] * W_z h[t,l-1] + b_z
         """
         with without_autocast(out.z.device):  # detectors are computed in full, whatever products are
-            return torch.stack(self._detector_sums(x, before, out), dim=-1)
+            sums = self._detector_sums(x, before, out)
+            return torch.stack(sums, dim=-1) if sums else out.z.detach()
 
     def _detector_sums(self, x: Tensor | Piecewise, before: HMLSTMState | None, out: HMLSTMOutput) -> list[Tensor]:
         x = Piecewise.from_dense(x) if isinstance(x, Tensor) else x

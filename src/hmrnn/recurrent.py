@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -68,7 +69,7 @@ class Recurrent(nn.Module, ABC):
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
         """Before `__init__`, of which Python would only tell that it misses hidden_sizes."""
-        if "hidden_size" in options:  # of torch.nn.LSTM
+        if "hidden_size" in options and "hidden_size" not in signature(cls.__init__).parameters:  # of torch.nn.LSTM
             raise TypeError(
                 f"{cls.__name__} has no hidden_size: give hidden_sizes, one for each layer, or one and num_layers"
             )
@@ -99,6 +100,12 @@ class Recurrent(nn.Module, ABC):
     @slope.setter
     def slope(self, slope: float | Tensor) -> None:
         self.__dict__["slope"] = check_slope(slope)  # by this name, as in networks that were pickled before
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "slope":  # else nn.Module would keep a parameter itself
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
 
     @property
     def num_layers(self) -> int:

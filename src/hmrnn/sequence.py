@@ -299,7 +299,7 @@ def shown(output: HMLSTMOutput | PackedOutput, z: Tensor) -> str:
     rates = ""
     if type(z) is Tensor:  # and nothing without numbers
         rates = "".join(f" {rate:.2f}".replace(" 0.", " .") for rate in output.rates.tolist())
-    return f"{type(output).__name__}({steps} steps, layers {layers}{rates and ', rates' + rates})"
+    return f"{type(output).__name__}({steps}, layers {layers}{rates and ', rates' + rates})"
 
 
 def rates_of(z: Tensor, operations: Tensor) -> Tensor:

@@ -193,7 +193,7 @@ class Segment(OfRun):
 class Figure(Command):
     runs: Runs
     """Directory of the run; or builtin or builtin-strokes, the models that come with hmrnn.
-    Of several runs, training curves are drawn in one picture; other figures are of the first."""
+    Of several runs, training curves are drawn in one picture; with --kind all, other figures are of the first."""
     out: Path
     """A folder for all figures as pdf, svg and png, or one file."""
     data_dir: Dir | None = None

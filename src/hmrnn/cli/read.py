@@ -36,8 +36,11 @@ def ask(name: str, arguments: Sequence[str]) -> None:
     prog = f"hmrnn {name}"
     whose = f"{prog} RUN"  # whose help tells of the flags
     if domain is None and not asks_for_help(arguments):
+        words = [word for word in arguments if not is_flag(word)]
+        not_there = f"; there is none in {words[-1]}" if words else ""
         raise UsageError(
-            f"no run is named: {whose} …, where RUN is its directory, or builtin or builtin-strokes (see {prog} --help)"
+            f"no run is named: {whose} …, where RUN is its directory, or builtin or builtin-strokes{not_there} "
+            f"(see {prog} --help)"
         )
     if domain is None:
         domain = next(iter(DOMAINS.values()))

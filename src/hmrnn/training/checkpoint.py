@@ -82,10 +82,11 @@ def load_own(data: DataConfig, fingerprint: str, load: Callable[[], Loaded], oth
     data.check_there()
     try:
         loaded = load()
-    except ValueError:  # not even what can be trained on, or with other symbols
+    except ValueError as error:  # not even what can be trained on, or with other symbols
         if not data.is_path:
             raise
-        raise ValueError(otherwise) from None
+        reason, _, _ = str(error).partition(" (")  # without the advice in brackets: no setting makes it the same
+        raise ValueError(f"{otherwise}. It can't be read as it was: {reason}") from None
     if loaded.fingerprint != fingerprint:
         raise ValueError(otherwise)
     return loaded

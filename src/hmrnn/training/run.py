@@ -160,7 +160,9 @@ def where_it_is(saved: RunConfig, asked: DataConfig, directory: Path) -> tuple[R
     """The settings of a run, with the place to which its data may have been moved; and what is wrong if it is not the
     same data that lies there."""
     no_other = f"{asked.data}: this is not what {directory} was trained on: "
-    if saved.data.is_path and asked.is_path and asked.data != saved.data.data:
+    given = (directory / GIVEN).absolute()
+    contradicts = asked.data == str(given) and not given.exists()  # standard input, for a run that has none
+    if saved.data.is_path and asked.is_path and asked.data != saved.data.data and not contradicts:
         moved = replace(saved, data=saved.data.elsewhere(asked.data))
         return moved, f"{no_other}its content differs from that of {saved.data.data}"
     saved.data.check_still_there(directory)

@@ -112,6 +112,7 @@ class Symbols:
     def split(self, text: str | bytes) -> Sequence[str]:
         """Splits a text into symbols, known or not: characters, bytes or tokens."""
         check_type("text", text, TEXT, "a text (str or bytes)")
+        text = bytes(text) if isinstance(text, bytearray) else text
         if self.unit == "byte":
             return as_symbols(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
         text = text.decode() if isinstance(text, bytes) else text
