@@ -2,6 +2,7 @@
 
     python benchmarks/results.py keep RUN NAME                     config.json and metrics.jsonl, as they grow
     python benchmarks/results.py finish RUN NAME --command "…"     the same, and the test part, read once: result.json
+                                                 [--dynamic]       (with dynamic evaluation, too)
     python benchmarks/results.py tables                            docs/results.md and README.md from all result.json
 
 RUN is a training run's folder; NAME a folder in benchmarks/runs. Of the updates in metrics.jsonl about MOST are kept,
@@ -67,8 +68,8 @@ def keep(run: Path, name: str) -> Path:
     return folder
 
 
-def finish(run: Path, name: str, command: str, cores: int) -> None:
-    """Reads the test part, once, and writes what came of it."""
+def finish(run: Path, name: str, command: str, cores: int, dynamic: bool = False) -> None:
+    """Reads the test part, once, and writes what came of it. `dynamic`: dynamic evaluation, too."""
     result = RUNS / name / "result.json"
     if result.exists():
         raise SystemExit(f"{result} is there: the test part of this run was read. Delete it if it was read by mistake")
@@ -76,8 +77,10 @@ def finish(run: Path, name: str, command: str, cores: int) -> None:
     config = json.loads((folder / "config.json").read_text())
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     last = records[-1]
-    answer = evaluated(run)
+    answer = evaluated(run, *(["--dynamic", "auto"] if dynamic else []))
     measured = {key: answer[key] for key in ("bits_per_character", "log_likelihood") if key in answer}
+    if dynamic:
+        measured["dynamic"] = {key: answer["dynamic"][key] for key in ("bits_per_character", "eta", "lambda")}
     if "log_likelihood" in answer:  # a lower floor gains likelihood by itself, so both are told
         usual = evaluated(run, "--sigma-floor", str(USUAL_FLOOR))
         measured["log_likelihood_at_usual_floor"] = usual["log_likelihood"]
@@ -157,7 +160,7 @@ def continued(command: str) -> str:
 def short_table() -> str:
     lines = ["| test set | model | paper | ours | trained for | what differs |", "|---" * 6 + "|"]
     for name, r in results():
-        figure = f"{r['bits_per_character']:.3f}" if "bits_per_character" in r else f"{r['log_likelihood']:.0f}"
+        figure = f"{bits(r)}{with_dynamic(r)}" if "bits_per_character" in r else f"{r['log_likelihood']:.0f}"
         lines.append(
             f"| {UNITS.get(r['data'], r['data'])} | {r['model']} {shape(r)} | {PAPER.get(name, '–')} | {figure} | "
             f"{r['epochs']:.0f} epochs, {r['hours'] * r['cores']:.1f} core h | "
@@ -184,9 +187,17 @@ def detector_rates(name: str) -> str:
 
 def measure(result: dict[str, Any]) -> str:
     if "bits_per_character" in result:
-        return f"{result['bits_per_character']:.3f} bits per character"
+        return f"{bits(result)} bits per character{with_dynamic(result)}"
     usual = result["log_likelihood_at_usual_floor"]
     return f"{result['log_likelihood']:.0f} nats a line ({usual:.0f} with σ ≥ e⁻⁶)"
+
+
+def bits(result: dict[str, Any]) -> str:
+    return f"{result['bits_per_character']:.3f}"
+
+
+def with_dynamic(result: dict[str, Any]) -> str:
+    return f" ({bits(result['dynamic'])} with dynamic evaluation)" if "dynamic" in result else ""
 
 
 def tables() -> None:
@@ -211,12 +222,13 @@ def main() -> None:
         if what == "finish":
             command.add_argument("--command", required=True, help="the command that trained it")
             command.add_argument("--cores", type=int, default=1, help="that it was trained on (default 1)")
+            command.add_argument("--dynamic", action="store_true", help="measure dynamic evaluation, too")
     commands.add_parser("tables")
     asked = parser.parse_args()
     if asked.what == "keep":
         keep(asked.run, asked.name)
     elif asked.what == "finish":
-        finish(asked.run, asked.name, asked.command, asked.cores)
+        finish(asked.run, asked.name, asked.command, asked.cores, asked.dynamic)
     else:
         tables()
 

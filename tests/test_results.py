@@ -101,6 +101,27 @@ def test_handwriting_is_told_at_both_floors(results, text_file, tmp_path, monkey
     assert "1000 nats a line (900 with" in results.measure(result)
 
 
+def test_dynamic_evaluation_reads_the_test_part_in_the_same_command(results, text_file, tmp_path, monkeypatch):
+    run, folder, asked = tmp_path / "run", tmp_path / "benchmarks" / "runs" / "ptb-best", []
+    train_run(settings(text_file), run)
+
+    def evaluated(command, **how):
+        asked.append(command)
+        dynamic = {"bits_per_character": 1.2, "eta": 0.001, "lambda": 0.01, "seconds": 60.0}
+        answer = {"split": "test", "bits_per_character": 1.25, "dynamic": dynamic}
+        return subprocess.CompletedProcess(command, 0, json.dumps(answer))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(results.subprocess, "run", evaluated)
+        patch.setattr(results, "commit_of", lambda run: "0123456")
+        results.finish(run, "ptb-best", "hmrnn train text …", cores=2, dynamic=True)
+    assert asked == [["hmrnn", "eval", str(run), "--json", "--dynamic", "auto"]]
+    result = json.loads((folder / "result.json").read_text())
+    assert result["dynamic"] == {"bits_per_character": 1.2, "eta": 0.001, "lambda": 0.01}
+    assert results.measure(result) == "1.250 bits per character (1.200 with dynamic evaluation)"
+    assert "| 1.250 (1.200 with dynamic evaluation) |" in results.short_table()
+
+
 def test_few_updates_are_kept_and_every_validation(results, text_file, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "MOST", 6)
     train_run(settings(text_file, validate_every=0.25), tmp_path / "run")
