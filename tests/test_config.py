@@ -8,11 +8,12 @@ import pytest
 
 from hmrnn import TextModel
 from hmrnn.cli.flags import in_flags
-from hmrnn.config import SettingError, TrainingConfig, located_error
+from hmrnn.config import TrainingConfig
 from hmrnn.domains import DOMAINS
 from hmrnn.domains.series.config import MOST_COLUMNS, SeriesDataConfig
 from hmrnn.domains.text.config import TextDataConfig
 from hmrnn.domains.text.data.corpora import load_text
+from hmrnn.errors import SettingError, located_error
 from hmrnn.storage.config_json import check_setting, from_json
 from hmrnn.training.checkpoint import check_new
 

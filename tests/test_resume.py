@@ -27,12 +27,12 @@ from support.small_runs import (
 )
 
 from hmrnn import TextModel
-from hmrnn.config import UsageError
 from hmrnn.domains.text.config import PlantedConfig, TextDataConfig, TextModelConfig
 from hmrnn.domains.text.data import corpora
 from hmrnn.domains.text.data.corpora import builtin_text
 from hmrnn.domains.text.task import TextTask
 from hmrnn.engines import native
+from hmrnn.errors import UsageError
 from hmrnn.storage.tensors import checksum_of
 from hmrnn.training import checkpoint
 from hmrnn.training.loop import Training

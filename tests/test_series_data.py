@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hmrnn.config import SettingError
 from hmrnn.domains.series.config import PlantedSeriesConfig, SeriesDataConfig
 from hmrnn.domains.series.data.planted import plant
 from hmrnn.domains.series.data.sequences import lines_of, load_series
 from hmrnn.domains.series.task import pieces
+from hmrnn.errors import SettingError
 
 HEADER = "time,flow,level\n"
 

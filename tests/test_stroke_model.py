@@ -18,7 +18,7 @@ from support import recorded_updates
 from support.small_runs import Killed, killed_at, metrics, same_weights, torchrun
 
 from hmrnn import StrokeModel, StrokeModelConfig
-from hmrnn.config import TrainingConfig, UsageError
+from hmrnn.config import TrainingConfig
 from hmrnn.domains.strokes.config import (
     PRESETS,
     StrokeDataConfig,
@@ -31,6 +31,7 @@ from hmrnn.domains.strokes.data.writing import write_lines
 from hmrnn.domains.strokes.density import predicted_density
 from hmrnn.domains.vectors.evaluation import log_likelihoods
 from hmrnn.domains.vectors.generation import generate_points
+from hmrnn.errors import UsageError
 from hmrnn.sequence import COPY
 from hmrnn.training.batches import NO_LINE, LineBatches, cut
 from hmrnn.training.checkpoint import SavedRun

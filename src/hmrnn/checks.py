@@ -8,7 +8,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from hmrnn.config import check_size, check_type
+from hmrnn.errors import check_size, check_type
 from hmrnn.sequence import Piecewise
 
 CHECKED_AT_ONCE = ("cpu", "mps")  # devices whose values are looked at before a call; MPS has no assertions of its own

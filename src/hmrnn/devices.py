@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hmrnn.config import check_device
+from hmrnn.errors import check_device
 
 
 def resolve(name: str, process: int = 0) -> torch.device:

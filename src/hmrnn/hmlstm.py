@@ -11,19 +11,12 @@ from torch import Tensor, nn
 
 from hmrnn import engines
 from hmrnn.collapse import CollapseAlarm
-from hmrnn.config import (
-    BOUNDARIES,
-    COPY_BOUNDARIES,
-    PRECISIONS,
-    Boundary,
-    CopyBoundary,
-    Precision,
-    check_share,
-)
+from hmrnn.config import BOUNDARIES, COPY_BOUNDARIES, PRECISIONS, Boundary, CopyBoundary, Precision
 from hmrnn.devices import any_weight, autocast_dtype, without_autocast
 from hmrnn.dropout import drop_weights, mask
 from hmrnn.engines.native.streams import try_step
 from hmrnn.equations import LayerWeights
+from hmrnn.errors import check_share
 from hmrnn.layer import HMLSTMLayer
 from hmrnn.recurrent import Call, Recurrent, Unrolled
 from hmrnn.sequence import (

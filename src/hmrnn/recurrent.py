@@ -22,8 +22,8 @@ from hmrnn.checks import (
     layer_sizes,
     valid_steps,
 )
-from hmrnn.config import check_size
 from hmrnn.devices import any_weight
+from hmrnn.errors import check_size
 from hmrnn.layouts import packed, padded, transposed
 from hmrnn.sequence import HMLSTMOutput, HMLSTMState, PackedOutput, Piecewise
 

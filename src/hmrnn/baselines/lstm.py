@@ -9,8 +9,9 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from hmrnn.config import Precision, check_share
+from hmrnn.config import Precision
 from hmrnn.dropout import drop
+from hmrnn.errors import check_share
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.recurrent import (
     Call,

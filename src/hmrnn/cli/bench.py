@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from hmrnn.baselines import LSTM
-from hmrnn.config import Precision, check_share, check_size
+from hmrnn.config import Precision
 from hmrnn.domains.text.config import TextModelConfig
 from hmrnn.domains.text.data.symbols import Symbols
 from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.task import Objective
 from hmrnn.engines.native import Clock
+from hmrnn.errors import check_share, check_size
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.sequence import COPY
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
 from hmrnn.cli import flags
-from hmrnn.config import DataConfig, RunConfig, UsageError
+from hmrnn.config import DataConfig, RunConfig
 from hmrnn.domains import DOMAINS
+from hmrnn.errors import UsageError
 from hmrnn.printable import for_stream, printable
 from hmrnn.storage.files import descriptor_of, finite, make_folders, writing_out
 from hmrnn.structure.scores import Scores, score_summary, score_table

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from hmrnn.cli.ngram import NGram
-from hmrnn.config import Stopped, UsageError
 from hmrnn.domains.text.config import PRESETS, TextReadingConfig, TextRunConfig
 from hmrnn.domains.text.data.corpora import load_text
 from hmrnn.domains.text.evaluation import bits_per_character
@@ -16,6 +15,7 @@ from hmrnn.domains.text.model import TextModel
 from hmrnn.domains.text.page import page
 from hmrnn.domains.text.structure import follow
 from hmrnn.domains.text.written import write_marked
+from hmrnn.errors import Stopped, UsageError
 from hmrnn.storage.files import write_atomically
 from hmrnn.storage.pretrained import load_model
 from hmrnn.structure.written import Counted

@@ -14,20 +14,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from hmrnn.cli.parsing import Dir
-from hmrnn.config import (
-    STANDARD_INPUT,
-    Device,
-    EngineName,
-    NameOrFile,
-    ReadingConfig,
-    RunConfig,
-    SettingError,
-    UsageError,
-    check_device,
-    check_not_negative,
-    check_positive,
-    shown_as,
-)
+from hmrnn.config import STANDARD_INPUT, Device, EngineName, NameOrFile, ReadingConfig, RunConfig, shown_as
+from hmrnn.errors import SettingError, UsageError, check_device, check_not_negative, check_positive
 from hmrnn.storage.shipped import located
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from hmrnn.cli import read
 from hmrnn.cli import train as training
 from hmrnn.cli.flags import Runs, in_flags
 from hmrnn.cli.parsing import REGISTRY, UNSET, Dir, asks_for_help, ending_in_examples
-from hmrnn.config import Stopped, UsageError
 from hmrnn.domains import DOMAINS
+from hmrnn.errors import Stopped, UsageError
 from hmrnn.printable import printable
 
 app = SubcommandApp()
@@ -44,7 +44,7 @@ def demo(out: Dir = Path("demo"), epochs: float = 8.0, seed: int = 0) -> None:
         seed: Random seed.
     """
     from hmrnn.cli.read import bad_usage
-    from hmrnn.config import check_positive
+    from hmrnn.errors import check_positive
 
     with bad_usage("hmrnn demo"):
         check_positive("epochs", epochs)
@@ -111,8 +111,8 @@ def bench(
     """
     from hmrnn.cli import bench, bench_gpu
     from hmrnn.cli.read import bad_usage
-    from hmrnn.config import check_size
     from hmrnn.devices import resolve
+    from hmrnn.errors import check_size
 
     with bad_usage("hmrnn bench"):
         setting = bench.Setting(hidden, batch, steps, rates, layer_norm)

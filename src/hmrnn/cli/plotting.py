@@ -13,7 +13,7 @@ from hmrnn.cli.common import (
     write_figure,
 )
 from hmrnn.cli.flags import FIGURE_ENDINGS
-from hmrnn.config import UsageError
+from hmrnn.errors import UsageError
 from hmrnn.printable import printable
 from hmrnn.storage.files import make_folders
 from hmrnn.training.history import History, read_history

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hmrnn.cli.flags import in_flags
 from hmrnn.cli.parsing import asks_for_help, parsed
-from hmrnn.config import UsageError
 from hmrnn.domains import DOMAINS, Domain
+from hmrnn.errors import UsageError
 from hmrnn.storage.shipped import located
 
 COMMANDS: Mapping[str, str] = {

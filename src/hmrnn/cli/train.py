@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from hmrnn.cli import headings as headings  # registers how tyro groups the flags
 from hmrnn.cli.parsing import asks_for_help, parsed
 from hmrnn.cli.read import bad_usage
-from hmrnn.config import NEVER, RunConfig, Stopped, UsageError
+from hmrnn.config import NEVER, RunConfig
 from hmrnn.domains import Domain
+from hmrnn.errors import Stopped, UsageError
 from hmrnn.printable import printable
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from hmrnn.config import check_size
+from hmrnn.errors import check_size
 from hmrnn.guidance.cuts import DOUBT, STRETCH, Ends, Floats, Integers, Keys, Text, entropy_after, keys_of
 
 Direction = Literal["forward", "both"]

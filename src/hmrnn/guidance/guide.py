@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.optim import Optimizer
 
-from hmrnn.config import check_type
 from hmrnn.devices import any_weight
+from hmrnn.errors import check_type
 from hmrnn.guidance.imitation import Teacher, extended, imitation, inclinations, uncertainties
 from hmrnn.guidance.steering import MOST_OFTEN, Seen, excesses, obstacle, targets
 from hmrnn.hmlstm import HMLSTM

@@ -14,15 +14,9 @@ from typing import Any, TypeAlias, TypeVar, get_type_hints
 
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
-from hmrnn.config import (
-    BOUNDS,
-    MOST_VALUES,
-    Contradiction,
-    DataConfig,
-    ModelConfig,
-    RunConfig,
-)
+from hmrnn.config import BOUNDS, MOST_VALUES, DataConfig, ModelConfig, RunConfig
 from hmrnn.domains import DOMAINS
+from hmrnn.errors import Contradiction
 from hmrnn.storage.files import MOST_JSON, check_seal, read_bytes
 
 Config = TypeVar("Config")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hmrnn.config import SettingError
+from hmrnn.errors import SettingError
 from hmrnn.storage.files import make_folder, named, open_file
 
 

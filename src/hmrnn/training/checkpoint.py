@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from hmrnn.config import DataConfig, ModelConfig, RunConfig, SettingError, TrainingConfig
+from hmrnn.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from hmrnn.domains import DOMAINS, Data
+from hmrnn.errors import SettingError
 from hmrnn.guidance.branching import Branching
 from hmrnn.storage.config_json import data_of, from_json, kind_of, read_config
 from hmrnn.storage.files import lines_of, make_folder, names_in, open_file, remove, writing

@@ -14,9 +14,10 @@ import torch
 
 from hmrnn.boundary import SlopeSchedule
 from hmrnn.collapse import CollapseWatch
-from hmrnn.config import SettingError, TrainingConfig
+from hmrnn.config import TrainingConfig
 from hmrnn.devices import description, fetched, on_cpu
 from hmrnn.engines import native
+from hmrnn.errors import SettingError
 from hmrnn.guidance.guide import Guide
 from hmrnn.guidance.steering import matching, obstacle
 from hmrnn.sequence import HMLSTMState

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
-from hmrnn.config import STANDARD_INPUT, DataConfig, Measure, Precision, RunConfig, UsageError
+from hmrnn.config import STANDARD_INPUT, DataConfig, Measure, Precision, RunConfig
 from hmrnn.devices import description as description_of
 from hmrnn.devices import resolve
 from hmrnn.domains import DOMAINS, Data
 from hmrnn.engines import ASKED_FOR, choose, native
+from hmrnn.errors import UsageError
 from hmrnn.guidance.branching import Branching
 from hmrnn.storage.config_json import check_same
 from hmrnn.storage.files import writing

@@ -22,7 +22,6 @@ from hmrnn.cli.common import (
     tell_written,
     write_figure,
 )
-from hmrnn.config import SettingError, UsageError
 from hmrnn.domains.series import flags
 from hmrnn.domains.series.config import WORDS, SeriesDataConfig
 from hmrnn.domains.series.data.sequences import (
@@ -49,6 +48,7 @@ from hmrnn.domains.vectors.commands import (
 from hmrnn.domains.vectors.data import LineData
 from hmrnn.domains.vectors.structure import LineSegmentation
 from hmrnn.domains.vectors.written import write_json
+from hmrnn.errors import SettingError, UsageError
 from hmrnn.printable import for_stream, printable
 from hmrnn.show.drawings import drawings_page
 from hmrnn.storage.files import make_folders, writing_out

@@ -17,15 +17,11 @@ from hmrnn.config import (
     Measure,
     NameOrFile,
     RunConfig,
-    SettingError,
     TrainingConfig,
-    check_not_negative,
-    check_range,
-    check_share,
-    check_size,
     shown_as,
 )
 from hmrnn.domains.vectors.config import VectorModelConfig, Words
+from hmrnn.errors import SettingError, check_not_negative, check_range, check_share, check_size
 
 MEASURE = Measure("nats", "nats a step (-log p: less is better)", 1.0, "steps")
 WORDS = Words("sequence", "step")

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 from hmrnn.cli import flags
-from hmrnn.config import NameOrFile, UsageError, check_not_negative
+from hmrnn.config import NameOrFile
 from hmrnn.domains.series.config import ColumnName, SeriesRunConfig
 from hmrnn.domains.vectors import flags as vectors
+from hmrnn.errors import UsageError, check_not_negative
 
 
 @dataclass(frozen=True, kw_only=True)

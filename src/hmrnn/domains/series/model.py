@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hmrnn.config import SettingError
 from hmrnn.domains.series.config import MOST_COLUMNS, SeriesModelConfig
 from hmrnn.domains.series.data.sequences import Values
 from hmrnn.domains.series.inline import SeriesSegmentation
 from hmrnn.domains.series.mixture import StepDensity, StepHead
 from hmrnn.domains.vectors.model import VectorModel, VectorModelOutput
+from hmrnn.errors import SettingError
 from hmrnn.storage.files import read_json
 from hmrnn.structure.operations import Steps
 from hmrnn.structure.segments import Segment

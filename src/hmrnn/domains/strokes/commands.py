@@ -19,7 +19,7 @@ from hmrnn.cli.common import (
     tell_written,
     write_figure,
 )
-from hmrnn.config import STANDARD_INPUT, UsageError
+from hmrnn.config import STANDARD_INPUT
 from hmrnn.domains.strokes import flags
 from hmrnn.domains.strokes.config import WORDS, StrokeDataConfig
 from hmrnn.domains.strokes.data.lines import in_parts, lines_of_file, load_strokes
@@ -39,6 +39,7 @@ from hmrnn.domains.vectors.commands import (
 )
 from hmrnn.domains.vectors.structure import LineSegmentation
 from hmrnn.domains.vectors.written import write_json
+from hmrnn.errors import UsageError
 from hmrnn.show.drawings import drawings_page
 from hmrnn.storage.files import make_folders, writing_out
 from hmrnn.storage.pretrained import load_model

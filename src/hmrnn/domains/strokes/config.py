@@ -16,13 +16,10 @@ from hmrnn.config import (
     NameOrFile,
     RunConfig,
     TrainingConfig,
-    check_not_negative,
-    check_range,
-    check_share,
-    check_size,
     paper_training,
 )
 from hmrnn.domains.vectors.config import VectorModelConfig, Words
+from hmrnn.errors import check_not_negative, check_range, check_share, check_size
 
 MEASURE = Measure("nats", "nats a point (-log p: less is better)", 1.0, "points")
 WORDS = Words("line", "point")

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hmrnn.cli import flags
-from hmrnn.config import STANDARD_INPUT, NameOrFile, UsageError, check_not_negative, check_size
+from hmrnn.config import STANDARD_INPUT, NameOrFile
 from hmrnn.domains.strokes.config import StrokeRunConfig
 from hmrnn.domains.vectors import flags as vectors
+from hmrnn.errors import UsageError, check_not_negative, check_size
 
 if TYPE_CHECKING:
     from hmrnn.domains import Domain

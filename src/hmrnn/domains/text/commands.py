@@ -28,7 +28,7 @@ from hmrnn.cli.common import (
 )
 from hmrnn.cli.flags import Split
 from hmrnn.cli.read import bad_usage
-from hmrnn.config import STANDARD_INPUT, SettingError, UsageError
+from hmrnn.config import STANDARD_INPUT
 from hmrnn.domains.text import flags, generation
 from hmrnn.domains.text.adapting import lines_of, measure, prepare
 from hmrnn.domains.text.config import OnUnknown, TextDataConfig, TextRunConfig
@@ -45,6 +45,7 @@ from hmrnn.domains.text.page import MOST_ON_PAGE, page
 from hmrnn.domains.text.reading import PIECE
 from hmrnn.domains.text.structure import follow, segment_numbers
 from hmrnn.domains.text.written import write_json, write_marked
+from hmrnn.errors import SettingError, UsageError
 from hmrnn.printable import for_stream, printable
 from hmrnn.show.progress import show_bar
 from hmrnn.storage.pretrained import load_model

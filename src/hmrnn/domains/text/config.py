@@ -21,12 +21,10 @@ from hmrnn.config import (
     NameOrFile,
     ReadingConfig,
     RunConfig,
-    SettingError,
     TrainingConfig,
-    check_range,
-    check_size,
     paper_training,
 )
+from hmrnn.errors import SettingError, check_range, check_size
 
 MEASURE = Measure("bits", "bits per character", math.log(2), "symbols")
 OnUnknown = Literal["error", "skip", "replace"]

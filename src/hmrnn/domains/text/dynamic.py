@@ -30,11 +30,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hmrnn.config import check_size
 from hmrnn.domains.text.data.streams import Streams
 from hmrnn.domains.text.data.symbols import Numbers
 from hmrnn.domains.text.evaluation import check_length, nats_at, progress
 from hmrnn.dropout import evaluating
+from hmrnn.errors import check_size
 from hmrnn.guidance.guide import HELD_BACK
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.recurrent import Recurrent

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
-from hmrnn.config import check_size
 from hmrnn.domains.text.data.streams import Streams
 from hmrnn.domains.text.data.symbols import Numbers
 from hmrnn.dropout import evaluating
+from hmrnn.errors import check_size
 from hmrnn.show.progress import show_bar
 
 if TYPE_CHECKING:

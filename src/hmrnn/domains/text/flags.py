@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from hmrnn.cli import flags
-from hmrnn.config import STANDARD_INPUT, NameOrFile, UsageError, check_size
+from hmrnn.config import STANDARD_INPUT, NameOrFile
 from hmrnn.domains.text.config import (
     IN_EXPLORER,
     AdaptingConfig,
     TextReadingConfig,
     TextRunConfig,
 )
+from hmrnn.errors import UsageError, check_size
 
 if TYPE_CHECKING:
     from hmrnn.domains import Domain

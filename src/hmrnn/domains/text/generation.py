@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hmrnn.config import check_not_negative, check_type
 from hmrnn.domains.text.config import OnUnknown
 from hmrnn.domains.text.data.symbols import TEXT
 from hmrnn.domains.text.native import TextStream
 from hmrnn.domains.text.reading import PIECE, read_on, unseen
+from hmrnn.errors import check_not_negative, check_type
 from hmrnn.structure.reading import Place, PredictsNothing, Read
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hmrnn.config import SettingError
 from hmrnn.domains.text.config import TextRunConfig
 from hmrnn.domains.text.data.store import TextData, told_left_out
 from hmrnn.domains.text.data.streams import Streams
 from hmrnn.domains.text.evaluation import score_text
 from hmrnn.domains.text.model import TextModel
+from hmrnn.errors import SettingError
 from hmrnn.guidance.branching import Branching
 from hmrnn.guidance.imitation import uncertainties
 from hmrnn.guidance.last_three import LastThree

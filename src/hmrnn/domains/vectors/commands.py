@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from hmrnn.cli.common import print_json, tell_own, tell_scores
 from hmrnn.cli.flags import OfData, Score, Segment, Split
-from hmrnn.config import DataConfig, UsageError
+from hmrnn.config import DataConfig
 from hmrnn.domains.vectors.config import Words
 from hmrnn.domains.vectors.data import LineData, Lines, can_be_predicted
 from hmrnn.domains.vectors.evaluation import log_likelihoods
@@ -24,6 +24,7 @@ from hmrnn.domains.vectors.flags import Generate
 from hmrnn.domains.vectors.generation import GeneratedPoint, generate_points
 from hmrnn.domains.vectors.model import VectorModel
 from hmrnn.domains.vectors.structure import LineSegmentation, follow
+from hmrnn.errors import UsageError
 from hmrnn.printable import printable
 from hmrnn.show.progress import show_bar
 from hmrnn.structure.scores import Ends, check_to_find, from_lines, scores_of

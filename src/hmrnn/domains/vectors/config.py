@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hmrnn.config import (
-    MOST_UNITS,
-    SMALLEST_SIGMA,
-    ModelConfig,
-    check_size,
-)
+from hmrnn.config import MOST_UNITS, SMALLEST_SIGMA, ModelConfig
+from hmrnn.errors import check_size
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmrnn.cli import flags
-from hmrnn.config import check_not_negative
+from hmrnn.errors import check_not_negative
 
 if TYPE_CHECKING:
     from hmrnn.domains import Domain

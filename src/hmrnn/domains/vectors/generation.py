@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hmrnn.config import check_not_negative
 from hmrnn.domains.vectors.reading import read_on
+from hmrnn.errors import check_not_negative
 from hmrnn.structure.reading import Place, PredictsNothing, Read
 from hmrnn.training.batches import Line
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hmrnn.config import SPLITS, SettingError
+from hmrnn.config import SPLITS
 from hmrnn.domains.series.config import SeriesDataConfig
 from hmrnn.domains.series.data.files import (
     LARGEST,
@@ -31,6 +31,7 @@ from hmrnn.domains.vectors.data import (
     joined,
     shuffled,
 )
+from hmrnn.errors import SettingError
 from hmrnn.printable import printable
 
 Values: TypeAlias = npt.NDArray[np.float32]

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 from tqdm import tqdm
 
-from hmrnn.config import SettingError
 from hmrnn.domains.strokes.data.points import Points, from_strokes
+from hmrnn.errors import SettingError
 from hmrnn.storage.files import sha256_of
 
 ARCHIVE, FOLDER = "lineStrokes-all.tar.gz", "lineStrokes"

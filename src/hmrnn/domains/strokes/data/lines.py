@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmrnn.config import SettingError
 from hmrnn.domains.strokes.config import StrokeDataConfig
 from hmrnn.domains.strokes.data import iam
 from hmrnn.domains.strokes.data.points import read_json_lines
 from hmrnn.domains.strokes.data.writing import write_lines
 from hmrnn.domains.vectors.data import LineData, Lines, joined, shuffled
+from hmrnn.errors import SettingError
 from hmrnn.printable import NAMED
 from hmrnn.storage.cache import (
     MOST_KEPT,

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hmrnn.config import SettingError
 from hmrnn.domains.text.config import OnUnknown, SymbolKind, TextDataConfig
 from hmrnn.domains.text.data.planted import planted
 from hmrnn.domains.text.data.store import (
@@ -20,6 +19,7 @@ from hmrnn.domains.text.data.store import (
     from_text,
 )
 from hmrnn.domains.text.data.symbols import Symbols, Unit, texts
+from hmrnn.errors import SettingError
 from hmrnn.storage.cache import data_directory
 
 

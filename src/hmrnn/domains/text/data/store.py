@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 import numpy as np
 from tqdm import tqdm
 
-from hmrnn.config import MOST_UNITS, SPLITS, located_error
+from hmrnn.config import MOST_UNITS, SPLITS
 from hmrnn.domains.text.config import OnUnknown
 from hmrnn.domains.text.data.symbols import (
     CODE_POINTS,
@@ -30,6 +30,7 @@ from hmrnn.domains.text.data.symbols import (
     codes,
     split_texts,
 )
+from hmrnn.errors import located_error
 from hmrnn.printable import NAMED, printable
 from hmrnn.storage.cache import MOST_KEPT, check_unchanged, content_of, kept, made_once, own_cache_directory, stamp
 from hmrnn.storage.files import (

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hmrnn.config import SettingError, check_type, located_error
 from hmrnn.domains.text.config import OnUnknown
+from hmrnn.errors import SettingError, check_type, located_error
 
 Unit = Literal["character", "byte", "token"]
 Numbers: TypeAlias = npt.NDArray[Any]  # (T,) of an unsigned type: symbols by their number; may lie on disk
