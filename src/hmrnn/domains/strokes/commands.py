@@ -134,8 +134,6 @@ def segmented(model: StrokeModel, files: Sequence[Path], vectors: bool = False) 
     for file in files:
         given = file == STANDARD_INPUT
         name, number = "standard input" if given else str(file), 0
-        if file.is_dir():
-            raise UsageError(f"{file}: this is a folder: name the files of JSON lines")
         with nullcontext(sys.stdin.buffer) if given else file.open("rb") as stream:
             for number, points in enumerate(read_json_lines(stream, name), 1):  # noqa: B007
                 yield model.segment(points, vectors=vectors)

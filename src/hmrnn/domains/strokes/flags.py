@@ -91,6 +91,12 @@ class Segment(flags.Segment):
     format: Literal["text", "json", "html"] = "text"
     """text counts the segments of each line, json lists them, html draws them."""
 
+    def look(self, domain: Domain) -> None:
+        super().look(domain)
+        for file in self.files:
+            if file.is_dir():
+                raise UsageError(f"{file}: this is a folder: name the files of JSON lines")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Score(OfStrokes, flags.Score):
