@@ -195,7 +195,11 @@ class TestSizes:
             def __init__(self, inputs, hidden_size):
                 super().__init__(inputs, [hidden_size] * 2)
 
-        assert Own(4, hidden_size=8).hidden_sizes == (8, 8)
+        class Passing(HMLSTM):
+            def __init__(self, **options):
+                super().__init__(4, [options["hidden_size"]] * 2)
+
+        assert Own(4, hidden_size=8).hidden_sizes == Passing(hidden_size=8).hidden_sizes == (8, 8)
 
     def test_defaults_of_lstm_are_taken(self):
         HMLSTM(16, 64, num_layers=2, bias=True, batch_first=True, dropout=0.1, bidirectional=False, proj_size=0)

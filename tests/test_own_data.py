@@ -177,6 +177,24 @@ def test_data_that_changed_into_what_no_model_can_read_have_changed(trained, cha
         assert ("It can't be read as it was: " in done.stderr) != reads_any_symbol
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "text", "wrong", "why"),
+    [
+        ("text", "a (1).b c. d.txt", "the cat\n" * 90, b"\xff", "not UTF-8: invalid start byte, byte 0xff at offset 0"),
+        ("series", "a (1).csv", csv(0), b"a,b\n1,x\n", "line 2 of column 'b' is no number: 'x'"),
+    ],
+)
+def test_why_data_can_not_be_read_is_told_whole_and_without_advice(tmp_path, kind, name, text, wrong, why):
+    """Also if the name of the file has brackets or an end of a sentence in it, as advice has."""
+    (tmp_path / name).write_text(text)
+    train = ["train", kind, "--data", name, *SIZES.split(), "--epochs", "0.1", "--out", "run"]
+    assert run(*train, cwd=tmp_path).returncode == 0
+    (tmp_path / name).write_bytes(wrong)
+    done = run("eval", "run", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"It can't be read as it was: {tmp_path / name}: {why}\n")
+
+
 @pytest.mark.parametrize("kind", ["text"])
 def test_standard_input_contradicts_a_run_on_a_file(trained):
     train, directory, _ = trained

@@ -192,6 +192,22 @@ def test_a_run_reads_its_columns_from_files_that_have_more(tmp_path):
     assert "only the second has '0'. --columns chooses which to read" in refused.stderr
 
 
+def test_only_score_needs_ends(tmp_path):
+    """eval must not ask for them of data without labels."""
+    for name, columns in (("own", "flow,end"), ("other", "flow")):
+        rows = ",".join(["{}", "{}"][: columns.count(",") + 1])
+        steps = [rows.format(t % len(columns), int(t == 50)) for t in range(300)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([columns, *steps, ""]))
+    train = ["train", "series", "--data", "own.csv", "--ends", "end", "--out", "run", *FEW.split()]
+    assert run(*train, cwd=tmp_path).returncode == 0
+    assert answer("eval", str(tmp_path / "run"), "--data", str(tmp_path / "other.csv"))["split"] == "all"
+    done = run("score", "run", "--data", "other.csv", cwd=tmp_path)
+    assert (done.returncode, "other.csv has no column 'end'" in done.stderr) == (1, True)
+    done = run("score", "run", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "own.csv, test: there is no known boundary to find" in done.stderr, "another part may have some"
+
+
 FEW = "--hidden-sizes 8 8 --output-size 8 --components 2 --window 20 --epochs 0.2"
 
 

@@ -85,6 +85,7 @@ def test_columns_are_picked_in_their_order(tmp_path):
         ("time;flow\n2024-01-01 00:00;1,5\n", "commas must separate the columns"),
         ("time\tflow\n0\t1.5\n", "commas must separate the columns"),
         ("time flow\n0 1.5\n", "line 2 of column 'time flow' is no number: '0 1.5'. Commas must separate columns"),
+        ("flow\n1\nx\n", "line 3 of column 'flow' is no number: 'x'$"),
         ("time\n1\n2\n", "no column to read"),
     ],
 )

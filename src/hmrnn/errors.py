@@ -41,6 +41,17 @@ def located_error(where: object, error: ValueError) -> ValueError:
     return ValueError(f"{where}: {error}")
 
 
+def without_advice(error: ValueError, before: str) -> ValueError:
+    """What is wrong, after `before`; not what to do about it, which is in brackets or in a sentence of its own. It is
+    looked for before names of files are filled in: they may have brackets, too."""
+    if not isinstance(error, SettingError):
+        return ValueError(f"{before}{error}")
+    message, on_command_line = (
+        "{before}" + re.split(r" \(|\. ", own)[0] for own in (error.message, error.on_command_line)
+    )
+    return SettingError(message, *error.settings, on_command_line=on_command_line, before=before, **error.values)
+
+
 class Stopped(KeyboardInterrupt):
     """Training was asked to stop by a signal, and has written a checkpoint: exit status 128 + the signal's number."""
 

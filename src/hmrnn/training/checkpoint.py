@@ -17,7 +17,7 @@ import torch
 
 from hmrnn.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from hmrnn.domains import DOMAINS, Data
-from hmrnn.errors import SettingError
+from hmrnn.errors import SettingError, without_advice
 from hmrnn.guidance.branching import Branching
 from hmrnn.storage.config_json import data_of, from_json, kind_of, read_config
 from hmrnn.storage.files import lines_of, make_folder, names_in, open_file, remove, writing
@@ -86,8 +86,8 @@ def load_own(data: DataConfig, fingerprint: str, load: Callable[[], Loaded], oth
     except ValueError as error:  # not even what can be trained on, or with other symbols
         if not data.is_path:
             raise
-        reason, _, _ = str(error).partition(" (")  # without the advice in brackets: no setting makes it the same
-        raise ValueError(f"{otherwise}. It can't be read as it was: {reason}") from None
+        # no setting makes it the same
+        raise without_advice(error, f"{otherwise}. It can't be read as it was: ") from None
     if loaded.fingerprint != fingerprint:
         raise ValueError(otherwise)
     return loaded

@@ -7,7 +7,6 @@ import io
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,10 +68,16 @@ def to_read(model: SeriesModel, asked: flags.OfSeries | flags.Figure, **which: A
         ends = getattr(asked, "ends", None)
         return replace(config.elsewhere(data), ends=ends or config.ends)
 
-    def load(config: SeriesDataConfig, data_dir: Path | None) -> SeriesData:
-        return load_series(replace(config, columns=model.columns), data_dir)
+    def needed(config: SeriesDataConfig) -> SeriesDataConfig:
+        return replace(config, ends=None) if isinstance(asked, flags.Evaluate) else config  # it has no use for them
 
-    source = Source(SeriesDataConfig, other, load, partial(undivided, model), in_parts)
+    def load(config: SeriesDataConfig, data_dir: Path | None) -> SeriesData:
+        return load_series(replace(needed(config), columns=model.columns), data_dir)
+
+    def whole(config: SeriesDataConfig) -> SeriesLines:
+        return undivided(model, needed(config))
+
+    source = Source(SeriesDataConfig, other, load, whole, in_parts)
     return source.lines(data_dir=asked.data_dir, **which)
 
 

@@ -173,9 +173,9 @@ def tell_boundaries(
     margin: int = 0,
 ) -> None:
     """How well the boundaries of each layer fit the known ones of each line."""
-    gold = from_lines(known)
-    check_to_find(gold, read.config.data)
+    gold, what = from_lines(known), f"{read.config.data}, {read.split}"
+    check_to_find(gold, what)
     lines = tqdm(read.lines, leave=False, unit=words.line, disable=not show_bar(True))
     z = torch.cat([read.z.cpu() for line in lines for read in follow(model, line)]).numpy()
-    what = f"{read.config.data}, {read.split}" + (f", within {margin} {words.point}s" if margin else "")
+    what += f", within {margin} {words.point}s" if margin else ""
     tell_scores(asked, what, len(z), f"{words.point}s", scores_of(z, gold, margin))

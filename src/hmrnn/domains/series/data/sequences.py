@@ -184,9 +184,11 @@ def check_same_columns(first: str, columns: Sequence[str], second: str, others: 
 def numbers_of(table: Table, column: str) -> Floats:
     values = column_of(table, column)
     if isinstance(values, NotNumbers):
-        advice = "{0} says which to read" if len(table.columns) > 1 else "Commas must separate columns"
+        advice = ". {0} says which to read" if len(table.columns) > 1 else ""
+        if len(table.columns) == 1 and len(values.value.split()) > 1:
+            advice = ". Commas must separate columns"
         raise SettingError(
-            "{where}: {place} of column {column!r} is no number: {value!r}. " + advice,
+            "{where}: {place} of column {column!r} is no number: {value!r}" + advice,
             "columns",
             where=table.where,
             place=table.place(values.row),
