@@ -219,6 +219,7 @@ def test_a_run_that_has_ended_is_told_where_its_data_are(trained):
     assert (done.returncode, "nothing was done" in done.stdout) == (0, True)
     assert f"the data are what it was trained on, and are now at {data}\n" in done.stderr
     assert measured(directory) == expected
+    assert measured(directory / "best") == {**expected, "run": str(directory / "best")}
 
 
 @pytest.mark.parametrize("kind", ["text"])

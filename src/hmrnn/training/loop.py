@@ -234,6 +234,12 @@ class Training:
         if self.processes.first:
             save_model(directory / "best", self.judged, self.run)
 
+    def save_best_again(self, directory: Path) -> None:
+        """The best model as it was, with the settings that the run has now."""
+        best = directory / "best"
+        if self.processes.first and (best / "config.json").exists():
+            save_model(best, type(self.task.model).from_pretrained(best), self.run)
+
     def check_finite(self) -> None:
         """An update from a finite gradient may still have spoilt the weights. Those never reach the disk."""
         if not all(bool(weight.isfinite().all()) for weight in self.task.model.state_dict().values()):

@@ -229,8 +229,9 @@ def carry_out(
     processes = training.processes
     if progress is not None:
         restore(training, progress, directory)
-        if progress["moved"]:
-            training.save(directory)  # so that a run that has ended, too, knows the place from now on
+        if progress["moved"]:  # a run that has ended, too, knows the place from now on
+            training.save(directory)
+            training.save_best_again(directory)
     first = training.update
     with Reporter(directory, processes.first, tensorboard, training.update, training.share) as reporter:
         if progress is None:
