@@ -96,9 +96,9 @@ def test_generate_writes_csv_and_pictures(trained, own_file, tmp_path):
     assert len(rows) == 8
     made = SeriesModel.from_pretrained(trained / "best").generate(max_new=7, seed=1)
     np.testing.assert_allclose(np.array(rows[1:], dtype=float), made, rtol=1e-5)
-    for ending in ("csv", "png", "svg"):
+    for ending in ("csv", "PNG", "svg"):
         ask("generate", str(trained), "--max-new", "7", "--out", str(tmp_path / f"made.{ending}"))
-    assert (tmp_path / "made.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "made.PNG").read_bytes().startswith(b"\x89PNG")
     ET.parse(tmp_path / "made.svg")
     told = answer("generate", str(trained), "--prime", str(own_file), "--max-new", "4")
     assert (told["primed"], len(told["steps"]), len(told["boundaries"])) == (90, 94, 94)

@@ -158,17 +158,17 @@ def test_bad_usage_of_generate(trained, flags, what):
 
 def test_generate_a_drawing(trained, tmp_path):
     flags = ("--seed", "4", "--lines", "2", "--max-new", "60", "--bias", "1")
-    for name, more in (("a.svg", ()), ("b.svg", ()), ("moving.svg", ("--animated",)), ("c.png", ())):
+    for name, more in (("a.svg", ()), ("b.SVG", ()), ("moving.svg", ("--animated",)), ("c.PNG", ())):
         done = run("generate", str(trained), *flags, "--out", str(tmp_path / name), *more)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == str(tmp_path / name)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes(), "a seed repeats it"
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.SVG").read_bytes(), "a seed repeats it"
     drawing = ET.parse(tmp_path / "a.svg").getroot()
     made = run("generate", str(trained), *flags).stdout.splitlines()
     assert len(made) == 2
     assert len(drawing.findall(f".//{SVG}path")) == sum(len(json.loads(line)) for line in made)
     assert "@keyframes" in (tmp_path / "moving.svg").read_text()
-    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "c.PNG").read_bytes().startswith(b"\x89PNG")
     answer = json.loads(run("generate", str(trained), *flags, "--json").stdout)
     assert len(answer["lines"]) == 2
     assert len(answer["lines"][0]["boundaries"]) == 61, "the first point, and those made"

@@ -103,7 +103,7 @@ def evaluate(asked: flags.Evaluate) -> None:
 def generate(asked: flags.Generate) -> None:
     """Lets a model make a sequence: as CSV, or as a picture."""
     out = asked.out
-    drawing = matplotlib_figures(FIGURES_MODULE) if out is not None and out.suffix != ".csv" else None
+    drawing = matplotlib_figures(FIGURES_MODULE) if out is not None and out.suffix.lower() != ".csv" else None
     model = load_model(SeriesModel, asked.run, asked.reading)
     given = None if asked.prime is None else undivided(model, SeriesDataConfig(str(asked.prime))).line(0)
     primed = 0 if given is None else len(given)

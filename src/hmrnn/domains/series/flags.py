@@ -52,7 +52,7 @@ class Generate(vectors.Generate):
 
     def check(self) -> None:
         super().check()
-        if self.out is not None and self.out.suffix not in (".csv", *flags.FIGURE_ENDINGS):
+        if self.out is not None and self.out.suffix.lower() not in (".csv", *flags.FIGURE_ENDINGS):
             raise UsageError(f"--out must end in .csv, {', '.join(flags.FIGURE_ENDINGS)}; got {self.out}")
 
 

@@ -70,7 +70,7 @@ def evaluate(asked: flags.Evaluate) -> None:
 def generate(asked: flags.Generate) -> None:
     """Lets a model write lines: into a drawing, or as JSON lines on standard output."""
     out = asked.out
-    if out is not None and out.suffix == ".png":
+    if out is not None and out.suffix.lower() == ".png":
         matplotlib_figures(FIGURES_MODULE)  # now, not when all is written
     model = load_model(StrokeModel, asked.run, asked.reading)
     given = None if asked.prime is None else first_line(asked.prime)
@@ -104,7 +104,7 @@ def first_line(path: Path) -> Points:
 
 def draw(lines: Sequence[Points], out: Path, animated: bool, given: int) -> None:
     make_folders(out.parent)
-    if out.suffix == ".svg":
+    if out.suffix.lower() == ".svg":
         with writing_out(out) as file:
             file.write((animated_svg(lines, given) if animated else svg(lines, given)).encode())
     else:

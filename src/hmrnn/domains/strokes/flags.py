@@ -72,9 +72,9 @@ class Generate(vectors.Generate):
     def check(self) -> None:
         super().check()
         check_size("--lines", self.lines)
-        if self.out is not None and self.out.suffix not in (".svg", ".png"):
+        if self.out is not None and self.out.suffix.lower() not in (".svg", ".png"):
             raise UsageError(f"--out must end in .svg or .png; got {self.out}")
-        if self.animated and (self.out is None or self.out.suffix != ".svg"):
+        if self.animated and (self.out is None or self.out.suffix.lower() != ".svg"):
             raise UsageError("--animated is for --out FILE.svg")
 
     def look(self, domain: Domain) -> None:
