@@ -3,13 +3,14 @@
     python benchmarks/training_speed.py
 
 An update is reading the window, forward and backward pass, clipping, Adam, and the detectors' norm ball. The settings
-are those of the preset ptb; the text is the built-in one.
+are those of the preset ptb with three layers of 512 units; the text is the built-in one.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import replace
 
 import torch
 
@@ -24,6 +25,7 @@ ROUNDS = 15
 
 def main() -> None:
     run = PRESETS["ptb"]
+    run = replace(run, model=replace(run.model, hidden_sizes=(512, 512, 512)))
     data = load_text(run.data)
     training = prepare(SavedRun(run, data.fingerprint, None), data, "auto", Processes())
     task, generator = training.task, torch.Generator()

@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 export OMP_NUM_THREADS=1
 for precision in float32 bfloat16; do
     text=runs/precision-ptb-$precision strokes=runs/precision-iam-$precision
-    hmrnn train text --preset ptb --weight-drop 0 --embedding-dropout 0 --dropout 0 --output-dropout 0 --weight-decay 0 --average 0 \
+    hmrnn train text --preset ptb --hidden-sizes 512 512 512 \
+        --weight-drop 0 --embedding-dropout 0 --dropout 0 --output-dropout 0 --weight-decay 0 --average 0 \
         --warmup 0 --no-random-start --epochs 2 --validate-every 0.5 --patience 4 \
         --precision $precision --data ptb --data-dir "${DATA:?where ptb and iam_ondb lie}/ptb" --out $text
     hmrnn eval $text

@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export OMP_NUM_THREADS=1
 for model in hm-lstm lstm; do
-    hmrnn train text --preset ptb --weight-drop 0 --embedding-dropout 0 --dropout 0 --output-dropout 0 --weight-decay 0 --average 0 \
+    hmrnn train text --preset ptb --hidden-sizes 512 512 512 \
+        --weight-drop 0 --embedding-dropout 0 --dropout 0 --output-dropout 0 --weight-decay 0 --average 0 \
         --warmup 0 --no-random-start --epochs 2 --validate-every 0.5 --patience 4 --model $model \
         --data ptb --data-dir "${DATA:?where Penn Treebank lies}" --out "runs/ptb512-$model"
     hmrnn eval "runs/ptb512-$model"

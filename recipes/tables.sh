@@ -10,9 +10,10 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 name=${1:?the name of a run}
 
 case $name in
-    ptb-hm)     flags=(text --preset ptb --data ptb --minutes 148) ;;
-    ptb-lstm)   flags=(text --preset ptb --data ptb --model lstm --epochs 19.5386) ;; # as many updates as ptb-hm
-    ptb-best)   flags=(text --preset ptb --data ptb --hidden-sizes 1024 512 256 --minutes 160) ;;
+    ptb-hm)     flags=(text --preset ptb --data ptb --hidden-sizes 512 512 512 --minutes 148) ;;
+    ptb-lstm)   # as many updates as ptb-hm
+                flags=(text --preset ptb --data ptb --hidden-sizes 512 512 512 --model lstm --epochs 19.5386) ;;
+    ptb-best)   flags=(text --preset ptb --data ptb --minutes 102.5) ;;
     ptb-paper)  flags=(text --preset paper-ptb --data ptb) ;;
     text8-hm)   flags=(text --preset text8 --data text8) ;;
     text8-lstm) flags=(text --preset text8 --data text8 --model lstm) ;;

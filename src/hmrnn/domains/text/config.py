@@ -179,7 +179,10 @@ class AdaptingConfig:
 
 
 def _ptb() -> TextRunConfig:
-    model = TextModelConfig(weight_drop=0.2, embedding_dropout=0.05, dropout=0.1, output_dropout=0.1)
+    """Most units at the bottom, where every character is read: better than three layers of 512 (docs/log.md)."""
+    model = TextModelConfig(
+        hidden_sizes=(1024, 512, 256), weight_drop=0.2, embedding_dropout=0.05, dropout=0.1, output_dropout=0.1
+    )
     training = replace(OURS, weight_decay=0.01, epochs=30)
     return TextRunConfig(TextDataConfig(random_start=True), model, training)
 
