@@ -203,6 +203,21 @@ def test_standard_input_contradicts_a_run_on_a_file(trained):
     assert "contradicts" in done.stderr
 
 
+def test_a_run_that_was_moved_takes_its_standard_input_along(tmp_path):
+    text, settings = builtin_text()[:12_000], [*SIZES.split(), "--epochs", "0.5"]
+    done = run("train", "text", "--data", "-", *settings, "--out", "run", input=text, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    expected = measured(tmp_path / "run")
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    for directory in (moved, moved / "best"):
+        assert measured(directory) == {**expected, "run": str(directory)}
+    done = run("train", "text", "--resume", str(moved), "--epochs", "1")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((moved / "config.json").read_text())["data"]["data"] == str(moved / "data")
+    (moved / "data").write_text(text[:-100])
+    assert "has changed since" in run("eval", str(moved)).stderr
+
+
 @pytest.mark.parametrize("kind", ["text"])
 def test_what_learns_takes_its_own_text_from_where_it_is_now(trained):
     _, directory, data = trained

@@ -115,6 +115,7 @@ class ModelConfig:
 
 
 STANDARD_INPUT = Path("-")
+KEPT_INPUT = "data"  # the file of a run that keeps what was given there
 NameOrFile = Annotated[str, shown_as("NAME|FILE", str)]
 
 
@@ -161,6 +162,12 @@ class DataConfig:
                 data=self.data,
                 run=run,
             )
+
+    def taken_along(self: OwnData, run: Path) -> OwnData:
+        """What a run keeps of its standard input moves with it. `run` is its directory, or best/ in it."""
+        kept = (run.parent if run.name == "best" else run) / KEPT_INPUT
+        moved = self.is_path and Path(self.data).name == KEPT_INPUT and not os.path.exists(self.data)
+        return self.elsewhere(str(kept)) if moved and kept.exists() else self
 
     def at_home(self: OwnData) -> OwnData:
         """With an absolute path, so that a run can be resumed from another folder."""

@@ -147,7 +147,7 @@ def data_of(contents: Contents, directory: Path) -> DataConfig:
     model, notes = contents
     kind, data = DOMAINS[kind_of(model)].data_config, notes["data"]
     data = kind.migrated(data) if isinstance(data, dict) else data
-    return from_json(kind, data, f"{directory / 'config.json'}: data")
+    return from_json(kind, data, f"{directory / 'config.json'}: data").taken_along(directory)
 
 
 def kind_of(config: ModelConfig) -> str:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from hmrnn.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from hmrnn.config import KEPT_INPUT, DataConfig, ModelConfig, RunConfig, TrainingConfig
 from hmrnn.domains import DOMAINS, Data
 from hmrnn.errors import SettingError, without_advice
 from hmrnn.guidance.branching import Branching
@@ -29,7 +29,6 @@ from hmrnn.training.teachers import TEACHER
 FORMAT_VERSION = 1
 STATE = "training.safetensors"
 OLDER_STATE = "training.pt"
-GIVEN = "data"  # what was given on standard input
 Loaded = TypeVar("Loaded", bound=Data)
 LONGEST_LINE = 1 << 16  # bytes of a record in metrics.jsonl
 
@@ -60,7 +59,7 @@ def leaving_nothing(new: Sequence[Path]) -> Iterator[None]:
         yield
     except BaseException:
         if new and resumable(new[0]) is None:
-            for name in (".lock", TEACHER, GIVEN):
+            for name in (".lock", TEACHER, KEPT_INPUT):
                 remove(new[0] / name)
             with suppress(OSError):  # there is something else in it
                 for folder in new:

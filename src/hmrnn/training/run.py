@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hmrnn.config import STANDARD_INPUT, DataConfig, Measure, Precision, RunConfig
+from hmrnn.config import KEPT_INPUT, STANDARD_INPUT, DataConfig, Measure, Precision, RunConfig
 from hmrnn.devices import description as description_of
 from hmrnn.devices import resolve
 from hmrnn.domains import DOMAINS, Data
@@ -22,7 +22,6 @@ from hmrnn.storage.config_json import check_same
 from hmrnn.storage.files import writing
 from hmrnn.storage.pretrained import check_weights, shapes_only, size_of
 from hmrnn.training.checkpoint import (
-    GIVEN,
     SavedRun,
     check_new,
     check_resumable,
@@ -90,7 +89,7 @@ def train_run(
     """
     directory, data_dir = Path(directory), None if data_dir is None else Path(data_dir)
     given = run.data.data == str(STANDARD_INPUT)
-    run = replace(run, data=replace(run.data, data=str(directory / GIVEN)) if given else run.data)
+    run = replace(run, data=replace(run.data, data=str(directory / KEPT_INPUT)) if given else run.data)
     run = replace(run, data=run.data.at_home())
     with joined() as processes, ExitStack() as stack:
 
@@ -122,7 +121,7 @@ def keep_standard_input(directory: Path) -> None:
     """As a file of the run, so that it can be read again."""
     if sys.stdin.isatty():
         print("reading from the keyboard: Ctrl-D ends", file=sys.stderr)
-    with writing(directory / GIVEN) as file:
+    with writing(directory / KEPT_INPUT) as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
 
 
@@ -161,7 +160,7 @@ def where_it_is(saved: RunConfig, asked: DataConfig, directory: Path) -> tuple[R
     """The settings of a run, with the place to which its data may have been moved; and what is wrong if it is not the
     same data that lies there."""
     no_other = f"{asked.data}: this is not what {directory} was trained on: "
-    given = (directory / GIVEN).absolute()
+    given = (directory / KEPT_INPUT).absolute()
     contradicts = asked.data == str(given) and not given.exists()  # standard input, for a run that has none
     if saved.data.is_path and asked.is_path and asked.data != saved.data.data and not contradicts:
         moved = replace(saved, data=saved.data.elsewhere(asked.data))
