@@ -237,7 +237,8 @@ class TrainingConfig:
     """Whether the auxiliary loss also asks how often detectors fire, and so works against the target rate."""
     guided_updates: int | None = None
     """Updates during which the target rate and the auxiliary loss act on the detectors; 0 for none, as in the paper.
-    By default as long as the learning rate is above 0."""
+    The target rate acts less and less in the second half of them. By default as long as the learning rate is above
+    0."""
     validate_every: float = 1.0
     """Epochs between validations."""
     epochs: float = 100.0

@@ -73,16 +73,17 @@ class Train(Command):
     preset: str | None = None
     """Start from these settings."""
     out: Dir | None = None
-    """Directory of the new run."""
+    """Directory of the new run. Required, unless --resume names a run."""
     resume: Dir | None = None
-    """Continue the run in this directory exactly where it stopped. Only epochs, minutes and checkpoints may change;
-    --data tells where data is now that was moved."""
+    """Continue the run in this directory exactly where it stopped. You may change --epochs, --minutes and
+    --checkpoint-minutes. If the data was moved, give its new path with --data."""
     data_dir: Dir | None = None
     """Where published data sets are. By default HMRNN_DATA, or ~/.cache/hmrnn."""
     engine: EngineName = "auto"
     """Engine that computes the network. auto: native on a CPU, or events without it; reference on a GPU."""
     device: Device = "auto"
-    """Device: cpu, cuda, cuda:N or mps. auto uses a GPU if CUDA has one. A resumed run keeps its device."""
+    """Device: cpu, cuda, cuda:N or mps. auto uses a GPU if CUDA has one. A resumed run keeps its device,
+    unless you name another."""
     tensorboard: bool = False
     """Also write TensorBoard logs into the run's folder tensorboard."""
     json: bool = False
@@ -181,7 +182,7 @@ class Segment(OfRun):
 class Figure(Command):
     runs: Runs
     """Directory of the run; or builtin or builtin-strokes, the models that come with hmrnn.
-    Of several runs, training curves are drawn in one picture; with --kind all, other figures are of the first."""
+    The training curves of several runs share one picture; --kind all draws the other figures for the first run only."""
     out: Path
     """A folder for all figures as pdf, svg and png, or one file."""
     data_dir: Dir | None = None

@@ -1,4 +1,4 @@
-"""`Guide`: leads the detectors of an `HMLSTM` in any training loop."""
+"""`Guide`: guides the detectors of an `HMLSTM` in any training loop."""
 
 from __future__ import annotations
 

@@ -61,9 +61,9 @@ class WritingConfig(MadeDataConfig):
     slant: float = 0.15
     """Standard deviation of the slant of lines (tangent of the angle)."""
     size: float = 0.1
-    """Standard deviation of the size of lines, relative to it."""
+    """Relative standard deviation of the size of lines."""
     speed: float = 0.2
-    """Standard deviation of the distance between points, relative to it, between and within lines."""
+    """Relative standard deviation of the distance between points, within and between lines."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,7 +93,8 @@ class StrokeDataConfig(DataConfig):
     scaling: float = 0.0
     """In training, scale each line by a random factor between 1 - this and 1 + this, a new one in each epoch."""
     late_window: tuple[int, int] | None = None
-    """An epoch, counted from 0, and the number of steps that windows have from this epoch on."""
+    """An epoch E, counted from 0, and a number of steps N: from epoch E on, windows have N steps in place of
+    --window."""
     writing: WritingConfig = field(default_factory=WritingConfig)
 
     def elsewhere(self, data: str) -> StrokeDataConfig:
