@@ -90,3 +90,21 @@ def test_a_run_from_before_checksums_is_read_and_goes_on(text_file, tmp_path):
 
 def without(content: dict[str, Any], name: str) -> dict[str, Any]:
     return {own: value for own, value in content.items() if own != name}
+
+
+def test_a_run_from_before_the_auxiliary_loss_is_steered_as_it_was(text_file, tmp_path):
+    """`guided_updates` had another name, and neither the weight of that loss nor the norm ball could be set."""
+    train_run(settings(text_file, target_rate=0.2, uncertainty_weight=0.0, guided_updates=30), tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    config = json.loads(path.read_text())
+    training = config["training"]
+    training["steered_updates"] = training.pop("guided_updates")
+    for name in ("uncertainty_weight", "detector_radius", "imitates_rate"):
+        del training[name]
+    del config["checksum"]
+    path.write_text(json.dumps(config))
+    found = load_run(tmp_path / "run").config.training
+    assert (found.guided_updates, found.uncertainty_weight, found.detector_radius) == (30, 0.0, 1.94)
+    training["target_rate"] = None  # the default then: not steered
+    path.write_text(json.dumps(config))
+    assert load_run(tmp_path / "run").config.training.guided_updates == 0

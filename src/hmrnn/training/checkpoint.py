@@ -180,6 +180,10 @@ def before_guidance(training: Any) -> Any:
     name."""
     if not isinstance(training, dict):
         return training
+    if "steered_updates" in training:  # as guided_updates were called when detectors were steered only
+        others = {name: value for name, value in training.items() if name != "steered_updates"}
+        steered = {"guided_updates": training["steered_updates"], "uncertainty_weight": 0.0}
+        training = {"detector_radius": 1.94, **steered, **others}
     if training.get("target_rate") is None:
         named = {name: value for name, value in training.items() if name != "target_rate"}
         training = {"detector_radius": 1.94, **named, "guided_updates": 0}

@@ -37,16 +37,8 @@ class StepDensity(Density):
             of_components = of_components + low_rank(u, self.factors.masked_fill(missing.unsqueeze(-1), 0.0))
         return torch.logsumexp(self.log_pi + of_components, -1)
 
-    def spread(self) -> Tensor:
-        """(...,): the entropy of a Gaussian with the variances of this mixture, in nats and but for a constant.
-
-        The entropy itself has no closed form, and the loss of a step, which is right on average, is mostly noise.
-        """
-        pi = self.log_pi.exp().unsqueeze(-1)
-        mean = (pi * self.mu).sum(-2, keepdim=True)
-        own = (2 * self.log_sigma).exp() * (1 + self.factors.square().sum(-1))
-        variance = (pi * (own + (self.mu - mean).square())).sum(-2)
-        return 0.5 * variance.log().sum(-1)
+    def variances(self) -> Tensor:
+        return super().variances() * (1 + self.factors.square().sum(-1))
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         k, mu, sigma = self.drawn_component(generator)

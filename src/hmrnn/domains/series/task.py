@@ -7,11 +7,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from hmrnn.domains.series.config import MEASURE, SeriesRunConfig
 from hmrnn.domains.series.data.sequences import SeriesData
-from hmrnn.domains.series.mixture import StepDensity
 from hmrnn.domains.series.model import SeriesModel
 from hmrnn.domains.vectors.task import VectorTask
 from hmrnn.training.batches import Line, Window
@@ -29,9 +27,6 @@ class SeriesTask(VectorTask):
     def __init__(self, model: SeriesModel, data: SeriesData, run: SeriesRunConfig, processes: Processes) -> None:
         train = [piece for line in data.split("train") for piece in pieces(line, run.data.piece)]
         super().__init__(model, train, data, run.training, processes)
-
-    def uncertainty(self, density: StepDensity, nats: Tensor) -> Tensor:
-        return density.spread()
 
     def vary(self, window: Window, update: int, rows: npt.NDArray[np.int64], start: int) -> None:
         if start == 0:

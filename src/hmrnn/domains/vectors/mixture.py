@@ -46,6 +46,20 @@ class Density(ABC):
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """(..., the numbers of a point): one drawn at each step."""
 
+    def variances(self) -> Tensor:
+        """(..., K, D): of each number in each component."""
+        return (2 * self.log_sigma).exp()
+
+    def spread(self) -> Tensor:
+        """(...,): the entropy of a Gaussian with the variances of this mixture, in nats and but for a constant.
+
+        The entropy itself has no closed form, and the loss of a step, which is right on average, is mostly noise.
+        """
+        pi = self.log_pi.exp().unsqueeze(-1)
+        mean = (pi * self.mu).sum(-2, keepdim=True)
+        variance = (pi * (self.variances() + (self.mu - mean).square())).sum(-2)
+        return 0.5 * variance.log().sum(-1)
+
     def biased(self, bias: float) -> Self:
         """Graves's bias: weights are sharpened and deviations shrunk; 0 changes nothing."""
         bias = min(bias, FAR)  # beyond it nothing gets neater, and float32 overflows

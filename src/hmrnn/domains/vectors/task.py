@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -34,18 +34,20 @@ RATE = 0.25  # at which the first detector is to fire, if no other is given
 class Objective(nn.Module):
     """The model and its loss in one module: distributed training hooks into its forward pass."""
 
-    def __init__(self, model: VectorModel[Any], uncertainty: Callable[[Any, Tensor], Tensor]) -> None:
+    def __init__(self, model: VectorModel[Any]) -> None:
         super().__init__()
-        self.model, self.uncertainty = model, uncertainty
+        self.model = model
 
     def forward(
         self, window: Window, state: HMLSTMState | None, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor, HMLSTMState]:
-        """The loss in nats, how often each detector fired (L-1,), both summed over the points; how uncertain each point
-        was (T, B); and the state after."""
+        """The loss in nats, how often each detector fired (L-1,), both summed over the points; how wide the density of
+        each point was (T, B); and the state after."""
         out, state = self.model(window.points[:-1], state, window.lengths, generator=generator)
         nats = -out.density.log_prob(self.model.normalised(window.points[1:])).where(window.counted, 0.0)
-        return nats.sum(), out.rnn.z.detach().sum((0, 1)), self.uncertainty(out.density, nats).detach(), state
+        with torch.no_grad():
+            spread = out.density.spread()
+        return nats.sum(), out.rnn.z.detach().sum((0, 1)), spread, state
 
 
 class VectorTask:
@@ -75,12 +77,8 @@ class VectorTask:
         self.batches = LineBatches(lengths, rows, training.window, training.seed, late_window)
         self.epochs = self.batches.epochs
         self.points = int(lengths.sum())
-        self.objective = processes.wrap(Objective(model, self.uncertainty))
+        self.objective = processes.wrap(Objective(model))
         self.state: HMLSTMState | None = None
-
-    def uncertainty(self, density: Any, nats: Tensor) -> Tensor:
-        """(T, B): of each point, before it came. By default its loss, since a mixture's entropy has no closed form."""
-        return nats
 
     def vary(self, window: Window, update: int, rows: npt.NDArray[np.int64], start: int) -> None:
         """Changes what is read in training, if a domain wants that: the window of these lines from step `start` on."""
