@@ -125,7 +125,7 @@ class StrokeRunConfig(RunConfig):
 PRESETS: Mapping[str, StrokeRunConfig] = {
     "small": StrokeRunConfig(
         model=StrokeModelConfig(hidden_sizes=(128, 128, 128), output_size=128),
-        training=replace(SMALL, detector_radius=1.94, target_rate=0.1, uncertainty_weight=0.0, epochs=20),
+        training=replace(SMALL, detector_radius=1.94, target_rate=0.1, epochs=20),
     ),
     "iam-ondb": StrokeRunConfig(
         data=StrokeDataConfig(scaling=0.1, late_window=(12, 300)),
