@@ -324,6 +324,14 @@ def test_segment(trained, tmp_path):
     assert "nowhere" in run("segment", str(trained), "nowhere").stderr
 
 
+def test_a_run_may_come_after_a_flag_whose_value_is_the_name_of_another():
+    done = run("eval", "--data", "nowhere", "builtin-strokes")
+    assert done.stderr.startswith("hmrnn: nowhere: there is no such file"), "of strokes"
+    done = run("score", "--data", "builtin", "builtin-strokes", "--json")
+    assert done.returncode == 0, done.stderr
+    assert run("eval", "--json", str(Path("builtin")), "--split", "x").returncode == 2, "but a run after a flag is one"
+
+
 def test_score(trained, tmp_path):
     done = run("score", str(trained), "--first", "500", "--json")
     assert done.returncode == 0, done.stderr

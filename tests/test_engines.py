@@ -38,6 +38,23 @@ def test_sizes_that_fill_and_overflow_every_block(engine, copy_boundary, layer_n
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_a_layer_of_another_network_as_input(engine):
+    """Which of its values are repeated has a gradient, unlike a table of embedded symbols."""
+
+    def gradients(engine: str) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        lower, upper = (HMLSTM(*sizes, engine=engine, dtype=torch.float64) for sizes in ((4, [6, 6]), (6, [5, 5])))
+        out, _ = lower(torch.randn(9, 3, 4, dtype=torch.float64))
+        out, _ = upper(out.steps[1])
+        weights = torch.randn(9, 3, 5, dtype=torch.float64)
+        sum((h * weights).sum() for h in out.h).backward()
+        both = [*lower.named_parameters("lower"), *upper.named_parameters("upper")]
+        return {name: parameter.grad for name, parameter in both}
+
+    assert_equal(gradients(engine), gradients("reference"), 1e-10)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @given(case=cases())
 @settings(max_examples=50)
 def test_engine_in_float32(engine, case):

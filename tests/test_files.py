@@ -5,6 +5,7 @@ import stat
 
 import pytest
 
+from hmrnn.config import KEPT_INPUT
 from hmrnn.domains import DOMAINS
 from hmrnn.storage import files
 from hmrnn.storage.files import write_atomically
@@ -101,7 +102,7 @@ def test_the_mode_is_that_of_an_ordinary_file(tmp_path):
 def test_what_a_killed_process_was_just_writing_is_removed(tmp_path):
     """Of every file of a run, of any domain."""
     own = {"config.json", "model.safetensors", "training.safetensors", "teacher.safetensors", "metrics.jsonl"}
-    for name in own.union(*(domain.files for domain in DOMAINS.values())):
+    for name in own.union({KEPT_INPUT}, *(domain.files for domain in DOMAINS.values())):
         (tmp_path / f".{name}.0123abcd").touch()
     (tmp_path / ".mine").touch()
     remove_leftovers(tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -33,8 +35,9 @@ class TestMisuse:
             Guide(network(), rates=[0.2, 5])
         with pytest.raises(ValueError, match="must not be negative"):
             Guide(network(), rates=[0.2], weight=-1.0)
-        with pytest.raises(ValueError, match="must not be negative"):
-            Guide(network(), rates=[0.2], updates=-1)
+        for wrong in ({"updates": -1}, {"radius": -1.0}, {"radius": math.nan}, {"weight": math.nan}):
+            with pytest.raises(ValueError, match=f"{next(iter(wrong))} must not be negative"):
+                Guide(network(), rates=[0.2], **wrong)
         assert Guide(network(), rates=np.array([0.5, 0.25])).targets == [0.5, 0.25]
 
     @pytest.mark.parametrize("rates", [0.2, None, "often", ["often"], [None], torch.tensor(0.2)])

@@ -211,11 +211,26 @@ def test_a_run_that_was_moved_takes_its_standard_input_along(tmp_path):
     moved = (tmp_path / "run").rename(tmp_path / "moved")
     for directory in (moved, moved / "best"):
         assert measured(directory) == {**expected, "run": str(directory)}
+    moved = moved.rename(tmp_path / "best")  # a run may have this name, too
+    assert measured(moved) == {**expected, "run": str(moved)}
     done = run("train", "text", "--resume", str(moved), "--epochs", "1")
     assert done.returncode == 0, done.stderr
     assert json.loads((moved / "config.json").read_text())["data"]["data"] == str(moved / "data")
     (moved / "data").write_text(text[:-100])
     assert "has changed since" in run("eval", str(moved)).stderr
+
+
+def test_a_set_that_another_release_makes_otherwise_is_not_said_to_have_changed(tmp_path):
+    done = run("train", "text", "--data", "builtin", *SIZES.split(), "--epochs", "0.001", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for folder in (tmp_path / "run", tmp_path / "run" / "best"):
+        config = json.loads((folder / "config.json").read_text())
+        config |= {"fingerprint": "0" * 64}
+        del config["checksum"]
+        (folder / "config.json").write_text(json.dumps(config))
+    for command in (["eval"], ["train", "text", "--epochs", "0.002", "--resume"]):
+        done = run(*command, "run", cwd=tmp_path)
+        assert (done.returncode, "differs between releases" in done.stderr) == (1, True), done.stderr
 
 
 @pytest.mark.parametrize("kind", ["text"])

@@ -27,12 +27,14 @@ from support.small_runs import (
 )
 
 from hmrnn import TextModel
+from hmrnn.config import ReadingConfig
 from hmrnn.domains.text.config import PlantedConfig, TextDataConfig, TextModelConfig
 from hmrnn.domains.text.data import corpora
 from hmrnn.domains.text.data.corpora import builtin_text
 from hmrnn.domains.text.task import TextTask
 from hmrnn.engines import native
 from hmrnn.errors import UsageError
+from hmrnn.storage.pretrained import best_or_last
 from hmrnn.storage.tensors import checksum_of
 from hmrnn.training import checkpoint
 from hmrnn.training.loop import Training
@@ -209,6 +211,43 @@ def test_a_directory_that_holds_something_is_not_overwritten(text_file, tmp_path
     assert train_run(run, tmp_path / "run").update == UPDATES // 2
     with pytest.raises(ValueError, match="whose files are the data"):
         train_run(replace(run, data=TextDataConfig(str(tmp_path))), tmp_path / "inside")
+
+
+def test_a_run_does_not_become_part_of_its_data(text_file, tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text(text_file.read_text())
+    for where, words in ((tmp_path / "texts", "texts is "), (tmp_path / "texts" / "run", "run lies in ")):
+        with pytest.raises(ValueError, match=f"{words}.*, whose files are the data"):
+            train_run(settings(tmp_path / "texts", epochs=0.5), where)
+
+
+def test_a_resumption_that_is_refused_forgets_nothing(text_file, tmp_path):
+    """What was reported after the last checkpoint stays, until those updates are made again."""
+    train_run(settings(text_file, epochs=0.5), tmp_path)
+    later = json.dumps({"update": UPDATES, "bits": 1.0}) + "\n"
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(later)
+    before = (tmp_path / "metrics.jsonl").read_text()
+    with pytest.raises(ValueError, match="cuda"):
+        train_run(settings(text_file, epochs=1.0), tmp_path, resume=True, device="cuda:99")
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+    train_run(settings(text_file, epochs=1.0), tmp_path, resume=True)
+    assert later not in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_settings_in_lists_are_those_in_tuples(text_file, tmp_path):
+    run = settings(text_file, epochs=0.5, hidden_sizes=[6, 5], boundary_bias=[0.5])
+    train_run(run, tmp_path)
+    longer = settings(text_file, epochs=1.0, hidden_sizes=[6, 5], boundary_bias=[0.5])
+    assert train_run(longer, tmp_path, resume=True).update == UPDATES
+    with pytest.raises(ValueError, match="boundary_bias must be one number"):
+        settings(text_file, hidden_sizes=[6, 5], boundary_bias=[0.5, 0.5])
+
+
+def test_a_best_model_that_was_just_being_written_hides_nothing(text_file, tmp_path):
+    train_run(settings(text_file, epochs=0.5), tmp_path)
+    (tmp_path / "best" / "config.json").unlink()
+    assert best_or_last(tmp_path, ReadingConfig()) == tmp_path
 
 
 def test_a_start_that_fails_leaves_no_run(text_file, tmp_path, monkeypatch):

@@ -59,6 +59,13 @@ def shown_as(metavar: str, kind: Callable[[str], Any], *also: type) -> Primitive
     )
 
 
+def freeze_lists(config: Any) -> None:
+    """Makes tuples of lists, as they come from Python: settings that are the same must be equal."""
+    for name, value in vars(config).items():
+        if isinstance(value, list):
+            object.__setattr__(config, name, tuple(value))
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """Settings of the network that all kinds of sequences share."""
@@ -96,9 +103,10 @@ class ModelConfig:
     """Dropout of the output embedding in training: share of its units set to 0, a new mask for each step."""
 
     def __post_init__(self) -> None:
+        freeze_lists(self)
         check_size("embedding_size", self.embedding_size, MOST_UNITS)
         check_size("output_size", self.output_size, MOST_UNITS)
-        check_type("hidden_sizes", self.hidden_sizes, (tuple, list), "the units of each layer, as in (512, 512)")
+        check_type("hidden_sizes", self.hidden_sizes, (tuple,), "the units of each layer, as in (512, 512)")
         check_size("the number of hidden_sizes", len(self.hidden_sizes), MOST_LAYERS)
         for size in self.hidden_sizes:
             check_size("each of hidden_sizes", size, MOST_UNITS)
@@ -165,9 +173,11 @@ class DataConfig:
 
     def taken_along(self: OwnData, run: Path) -> OwnData:
         """What a run keeps of its standard input moves with it. `run` is its directory, or best/ in it."""
-        kept = (run.parent if run.name == "best" else run) / KEPT_INPUT
-        moved = self.is_path and Path(self.data).name == KEPT_INPUT and not os.path.exists(self.data)
-        return self.elsewhere(str(kept)) if moved and kept.exists() else self
+        if not self.is_path or Path(self.data).name != KEPT_INPUT or os.path.exists(self.data):
+            return self
+        folders = [run, run.parent] if run.name == "best" else [run]
+        kept = (folder / KEPT_INPUT for folder in folders)
+        return next((self.elsewhere(str(path)) for path in kept if path.exists()), self)
 
     def at_home(self: OwnData) -> OwnData:
         """With an absolute path, so that a run can be resumed from another folder."""
@@ -191,6 +201,7 @@ class MadeDataConfig:
     """Random seed of the data."""
 
     def __post_init__(self) -> None:
+        freeze_lists(self)
         check_not_negative("seed", self.seed, LARGEST_SEED)
 
 

@@ -54,13 +54,14 @@ def ask(name: str, arguments: Sequence[str]) -> None:
 
 
 def domain_of(arguments: Sequence[str]) -> Domain | None:
-    """That of the first run among the arguments. None if there is nothing that could be one: not the value of a flag,
-    unless there is a run of that name."""
+    """That of the first run among the arguments. The value of a flag is one if nothing else is, as in `--json RUN`.
+    None if there is nothing that could be one."""
     from hmrnn.storage.config_json import kind_of, read_config
 
     words = [(before, located(word)) for before, word in pairwise(["", *arguments]) if not is_flag(word)]
     alone = [place for before, place in words if not is_flag(before)]
-    run = next((place for _, place in words if is_run(place)), alone[0] if alone else None)
+    places = [*alone, *(place for _, place in words)]
+    run = next(filter(is_run, places), alone[0] if alone else None)
     if run is None or (not is_run(run) and asks_for_help(arguments)):
         return None
     return DOMAINS[kind_of(read_config(run)[0])]

@@ -102,8 +102,11 @@ def run(kernel: Kernel, weights: Sequence[LayerWeights], call: Call, rules: Rule
 def feed(weights: list[LayerWeights], call: Call, tables: bool) -> tuple[Inputs, list[LayerWeights]]:
     """What the first layer is fed with, and the weights that are left to multiply."""
     first = weights[0]
-    if not tables or isinstance(call.x, Tensor) or len(call.x.values) > MOST_VECTORS:
+    # What a layer has put out is no table: which of its values are repeated has a gradient, too.
+    few = not isinstance(call.x, Tensor) and call.x.tangents is None and len(call.x.values) <= MOST_VECTORS
+    if not tables or not few:
         return Inputs(call.dense_x()), weights
+    assert not isinstance(call.x, Tensor)
     table_z = None if first.W_z is None else call.x.values @ first.W_z
     inputs = Inputs(None, call.x.values @ first.W.T, table_z, call.x.index)
     return inputs, [first._replace(W=None, W_z=None), *weights[1:]]  # type: ignore[arg-type]

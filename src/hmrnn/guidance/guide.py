@@ -58,7 +58,8 @@ class Guide:
         optimizer: The optimizer that trains it. `guide.step()` follows each `optimizer.step()` by itself. Without an
             optimizer, call `guide.step()` after each update.
         rates: Target rate of each detector, the lowest first. Further detectors fire a quarter as often as the one
-            below. "auto" takes the rates of the teacher.
+            below. None fires more often than the first, or at less than 0.01 of the steps. "auto" takes the rates of
+            the teacher.
         teacher: Tells from symbols where segments end. Without a teacher and a weight, detectors are steered only.
         weight: Weight of the auxiliary loss: by default .1 with a teacher, else 0. With a weight and without a teacher,
             detectors learn to fire where the next step is hardest to predict.
@@ -98,8 +99,9 @@ class Guide:
             raise ValueError(f"rates must be at most one for each detector ({rnn.num_layers - 1}); got {rates}")
         if not all(0 < rate < 1 for rate in rates):
             raise ValueError(f"rates are shares of the steps, between 0 and 1; got {rates}")
-        if (weight is not None and weight < 0) or (updates is not None and updates < 0):
-            raise ValueError(f"weight and updates must not be negative; got {weight} and {updates}")
+        for name, value in (("weight", weight), ("updates", updates), ("radius", radius)):
+            if value is not None and not value >= 0:  # nor NaN
+                raise ValueError(f"{name} must not be negative; got {value}")
         self.rnn, self.optimizer, self.teacher, self.updates, self.radius = rnn, optimizer, teacher, updates, radius
         self.weight = (0.0 if teacher is None else WEIGHT) if weight is None else weight
         self.targets = targets(rates, rnn.num_layers - 1) if rates else []

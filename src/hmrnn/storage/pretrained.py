@@ -8,6 +8,7 @@ other files.
 from __future__ import annotations
 
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -133,9 +134,10 @@ def shapes_only() -> Iterator[None]:
 
 
 def best_or_last(directory: Path, reading: ReadingConfig) -> Path:
-    """Where the best or the last model of a run lies; a model that is no run has only one."""
+    """Where the best or the last model of a run lies; a model that is no run has only one, and a run whose first best
+    model is just being written, too."""
     best = directory / "best"
-    found = best.is_dir() or best.is_symlink()  # which is then refused
+    found = os.path.lexists(best / "config.json") or best.is_symlink()  # which is then refused
     return best if reading.checkpoint == "best" and found else directory
 
 

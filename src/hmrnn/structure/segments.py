@@ -98,10 +98,11 @@ class Found:
         return None
 
     def tree(self, snap: bool = False) -> tuple[Segment, ...]:
-        """Returns the segments as a tree: each has the segments of the layer below that lie in it as children.
+        """Returns the segments as a tree: each is a child of the segment of the next layer above in which it lies.
 
         Layers need not nest: the detector of a layer that FLUSHes is evaluated again, and may fire inside a segment of
-        the layer below. A segment that crosses the end of one above it becomes a root.
+        the layer below. A segment that crosses the end of one in the layer above becomes a child of the layer above
+        that, if it lies in a segment there, else a root.
 
         Args:
             snap: Extend a segment that ends inside one of the layer below to that one's end. Every child then lies in

@@ -92,7 +92,14 @@ def load_own(data: DataConfig, fingerprint: str, load: Callable[[], Loaded], oth
     return loaded
 
 
+def other_release(data: DataConfig) -> str:
+    """Why a set that is known by its name may be another one here."""
+    return f"another {data.data} than there is here: it comes with Python and packages, and differs between releases"
+
+
 def changed(data: DataConfig, directory: Path) -> str:
+    if not data.is_path:
+        return f"{directory} was trained on {other_release(data)}. --data FILE evaluates another set"
     return (
         f"{data.data} has changed since {directory} was trained on it, and so have its parts. A copy under another "
         "name can be evaluated as a whole"
@@ -101,9 +108,11 @@ def changed(data: DataConfig, directory: Path) -> str:
 
 def check_new(directory: Path, data: DataConfig) -> None:
     """Refuses a directory that holds something, or that would become part of the data."""
-    if data.is_path and Path(data.data).is_dir() and Path(data.data).resolve() in directory.resolve().parents:
+    own = directory.resolve()
+    if data.is_path and Path(data.data).is_dir() and Path(data.data).resolve() in (own, *own.parents):
+        lies = "is" if Path(data.data).resolve() == own else "lies in"
         raise SettingError(
-            "{new} lies in {data}, whose files are the data: choose another {0}",
+            f"{{new}} {lies} {{data}}, whose files are the data: choose another {{0}}",
             "directory",
             new=directory,
             data=data.data,
@@ -259,7 +268,7 @@ def remove_leftovers(directory: Path) -> None:
     """Files that a killed process was just writing."""
     for folder in (directory, directory / "best"):
         for name in names_in(folder):
-            if re.match(r"\.(training|teacher|model|config|symbols|columns|metrics)\.", name):
+            if re.match(r"\.(training|teacher|model|config|symbols|columns|metrics|data)\.", name):
                 remove(folder / name)
 
 

@@ -30,6 +30,7 @@ from hmrnn.training.checkpoint import (
     load_progress,
     load_run,
     locked,
+    other_release,
     remove_leftovers,
     resumable,
 )
@@ -96,6 +97,7 @@ def train_run(
         def open_run() -> tuple[Data, SavedRun, dict[str, Any] | None]:
             if processes.first:
                 stack.enter_context(locked(directory))
+                remove_leftovers(directory)
             if resume:
                 return reopen(run, directory, data_dir, processes)
             if processes.first:
@@ -149,9 +151,6 @@ def reopen(
         saved = replace(saved, data_dir=data_dir.absolute())
     data = load_own(run.data, saved.fingerprint, lambda: DOMAINS[run.kind].load(run, saved.data_dir), differs)
     progress = load_fitting(run, data, directory, processes)
-    if processes.first:
-        remove_leftovers(directory)
-        forget_after(directory / "metrics.jsonl", progress["update"])
     before = {"training": saved.config.training, "moved": run.data != saved.config.data}
     return data, replace(saved, config=run, teacher=teacher), {**progress, **before}
 
@@ -166,7 +165,8 @@ def where_it_is(saved: RunConfig, asked: DataConfig, directory: Path) -> tuple[R
         moved = replace(saved, data=saved.data.elsewhere(asked.data))
         return moved, f"{no_other}its content differs from that of {saved.data.data}"
     saved.data.check_still_there(directory)
-    return saved, f"{no_other}it has changed"
+    changed = f"{no_other}it has changed" if asked.is_path else f"{directory} was trained on {other_release(asked)}"
+    return saved, changed
 
 
 def load_fitting(run: RunConfig, data: Data, directory: Path, processes: Processes) -> dict[str, Any]:
@@ -228,6 +228,8 @@ def carry_out(
     processes = training.processes
     if progress is not None:
         restore(training, progress, directory)
+        if processes.first:  # not before all of it fits: a run that is refused stays as it is
+            forget_after(directory / "metrics.jsonl", training.update)
         if progress["moved"]:  # a run that has ended, too, knows the place from now on
             training.save(directory)
             training.save_best_again(directory)

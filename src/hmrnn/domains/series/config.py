@@ -18,6 +18,7 @@ from hmrnn.config import (
     NameOrFile,
     RunConfig,
     TrainingConfig,
+    freeze_lists,
     shown_as,
 )
 from hmrnn.domains.vectors.config import VectorModelConfig, Words
@@ -127,6 +128,7 @@ class SeriesDataConfig(DataConfig):
         return replace(moved, called=self.called or Path(self.data).name) if was_file else moved
 
     def __post_init__(self) -> None:
+        freeze_lists(self)
         if self.piece < 2:
             raise ValueError(f"piece must be at least 2, a step and the next to predict; got {self.piece}")
         if self.columns is not None:

@@ -16,6 +16,7 @@ from hmrnn.config import (
     NameOrFile,
     RunConfig,
     TrainingConfig,
+    freeze_lists,
     paper_training,
 )
 from hmrnn.domains.vectors.config import VectorModelConfig, Words
@@ -103,6 +104,7 @@ class StrokeDataConfig(DataConfig):
         return super(StrokeDataConfig, alike).elsewhere(data)
 
     def __post_init__(self) -> None:
+        freeze_lists(self)
         check_share("scaling", self.scaling)
         if self.late_window is not None and not (0 <= self.late_window[0] <= LONGEST_RUN and self.late_window[1] >= 1):
             raise ValueError(f"late_window must be an epoch and a number of steps from 1; got {self.late_window}")
