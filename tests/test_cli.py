@@ -634,6 +634,36 @@ def test_a_demo_that_an_older_version_began_goes_on_with_its_settings(tmp_path, 
     assert load_run(tmp_path).config.training == replace(older.training, epochs=0.04)
 
 
+BEGUN = "--hidden-sizes 8 8 --output-size 8 --embedding-size 8 --batch-size 8 --epochs 0.01 --seed 3 --guided-updates 0"
+
+
+def test_the_demo_goes_on_with_the_seed_and_the_settings_of_its_run(tmp_path):
+    begun = run("train", "text", "--data", "builtin", "--out", "demo", *BEGUN.split(), cwd=tmp_path)
+    assert begun.returncode == 0, begun.stderr
+    before = load_run(tmp_path / "demo").config
+    done = run("demo", "--epochs", "0.02", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert load_run(tmp_path / "demo").config == replace(before, training=replace(before.training, epochs=0.02))
+    other = run("demo", "--seed", "0", cwd=tmp_path)
+    assert (other.returncode, other.stderr.count("\n")) == (2, 1)
+    assert "--seed 0 (it has 3) contradicts" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        ("--data planted --planted.symbols 2000", "is not a run on the characters of the built-in text"),
+        ("--data builtin --symbols tokens", "is not a run on the characters of the built-in text"),
+        ("--data builtin --model lstm", "is a run without boundaries"),
+    ],
+)
+def test_the_demo_refuses_a_run_that_it_can_not_show(tmp_path, flags, what):
+    begun = run("train", "text", "--out", "demo", *flags.split(), *BEGUN.split(), cwd=tmp_path)
+    assert begun.returncode == 0, begun.stderr
+    done = run("demo", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, f"hmrnn: demo {what}: choose another --out\n")
+
+
 def headings(shown: str) -> dict[str, list[str]]:
     """The flags of a --help below each of its headings."""
     below: dict[str, list[str]] = {}

@@ -35,13 +35,13 @@ EXAMPLES["-h"] = EXAMPLES["--help"]
 
 
 @app.command(name="demo")
-def demo(out: Dir = Path("demo"), epochs: float = 8.0, seed: int = 0) -> None:
+def demo(out: Dir = Path("demo"), epochs: float = 8.0, seed: Annotated[int | None, UNSET] = None) -> None:
     """Train a small model on the built-in text (no download), score it, and print the segments that it found.
 
     Args:
         out: Directory for the run. A run that is there already is continued.
         epochs: Number of epochs.
-        seed: Random seed.
+        seed: Random seed. By default 0, or that of the run that is continued.
     """
     from hmrnn.cli.read import bad_usage
     from hmrnn.errors import check_positive
