@@ -120,6 +120,8 @@ def bench(
         place = resolve(device)
         if plot is not None and place.type != "cpu":
             raise ValueError("--plot draws engines on a CPU")
+        if plot is not None:
+            bench.check_to_draw(setting, plot)
     if place.type == "cpu":
         bench.main(setting, repeats, plot)
     else:
