@@ -21,7 +21,7 @@ from support.small_runs import settings
 from hmrnn import SeriesModel, StrokeModel, Symbols, TextModel
 from hmrnn.cli.demo import demo
 from hmrnn.domains import DOMAINS
-from hmrnn.domains.text.config import PRESETS, PlantedConfig
+from hmrnn.domains.text.config import PRESETS, PlantedConfig, TextModelConfig
 from hmrnn.domains.text.data.corpora import builtin_text
 from hmrnn.domains.text.data.streams import Streams
 from hmrnn.storage.shipped import located
@@ -280,6 +280,20 @@ def test_generated_boundaries_lie_where_the_marks_are(prompt):
 
 def test_json_of_a_generated_nothing_has_no_boundaries():
     assert json.loads(run("generate", "builtin", "--max-new", "0", "--json").stdout)["boundaries"] == []
+
+
+def test_generated_bytes_are_those_of_the_library_also_where_a_character_is_cut(tmp_path):
+    torch.manual_seed(3)
+    model = TextModel(Symbols.of("é雪".encode()), TextModelConfig(hidden_sizes=(4, 4), output_size=4))
+    model.save_pretrained(tmp_path / "run")
+    cut = 0
+    for seed in range(6):
+        flags = ["generate", str(tmp_path / "run"), "--prompt", "é", "--max-new", "4", "--seed", str(seed)]
+        made = model.generate("é", 4, seed=seed)
+        assert json.loads(run(*flags, "--json").stdout)["text"] == made
+        assert run(*flags).stdout == f"é{made}\n"
+        cut += made.endswith("\ufffd")
+    assert cut > 0
 
 
 LSTM, ONE_LAYER = {"model": "lstm", "hidden_sizes": (6, 5)}, {"hidden_sizes": (6,)}

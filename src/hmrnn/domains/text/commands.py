@@ -177,10 +177,12 @@ def generate(asked: flags.Generate) -> None:
         if not asked.json:
             sys.stdout.write(for_stream(marked(shown, symbol.z) if asked.show_boundaries else shown))
             sys.stdout.flush()
+    rest = decoder.rest()
+    text[True] += rest
     if asked.json:
         print_json({"prompt": text[False], "text": text[True], "boundaries": ends_of(z, model.delay)})
     else:
-        print(marked.rest())
+        print(marked.rest() + rest)
 
 
 def segment(asked: flags.Segment) -> None:
