@@ -448,6 +448,7 @@ def test_bad_usage_exits_with_2(trained):
         (["train", "text", "--out", "a", "--data", "ptb", "--bytes"], "bytes is for files"),
         (["generate", str(trained), "--temperature", "-1"], "temperature"),
         (["generate", str(trained), "--max-new", "-1"], "--max-new"),
+        (["generate", str(trained), "--seed", "9" * 23], "--seed must not be negative, and at most 9,223"),
         (["eval", str(trained), "--streams", "0"], "--streams"),
         (["eval", str(trained), "--dynamic", "0"], "--dynamic"),
         (["eval", str(trained), "--dynamic", "much"], "much"),
@@ -467,6 +468,33 @@ def test_bad_usage_exits_with_2(trained):
         assert done.returncode == 2, arguments
         assert re.search(what, done.stderr + done.stdout), (what, done.stderr)
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--data", "--resume", "--preset", "--epochs", "--minutes"])
+def test_a_flag_without_its_value_is_told_by_the_parser_of_all_flags(flag):
+    done = run("train", "text", "--out", "a", flag)
+    assert done.returncode == 2
+    told = done.stderr + done.stdout
+    assert f"Missing value for argument '{flag}" in " ".join(told.replace("│", " ").split())
+    assert "[--preset PRESET]" not in told, "a usage of few flags"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 4.00 GiB",
+        "CUDA error: out of memory",
+        "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried to",
+    ],
+)
+def test_too_little_memory_is_told_in_one_line(monkeypatch, told):
+    def exhausted(**_):
+        raise torch.OutOfMemoryError(told)
+
+    monkeypatch.setattr("hmrnn.cli.building.build_native", exhausted)
+    done = run("build")
+    assert done.returncode == 1
+    assert done.stderr == "hmrnn: not enough memory: try smaller --hidden-sizes, --batch-size or --window\n"
 
 
 def test_what_is_forgotten_is_told_in_one_line(tmp_path):

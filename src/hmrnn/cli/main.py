@@ -32,6 +32,7 @@ EXAMPLES = {
     "version": ("version",),
 }
 EXAMPLES["-h"] = EXAMPLES["--help"]
+OUT_OF_MEMORY = ("allocate memory", "out of memory")  # in torch's errors: on a CPU, and on a GPU
 
 
 @app.command(name="demo")
@@ -181,7 +182,7 @@ def main() -> None:
         print(f"hmrnn: {printable(' '.join(in_flags(error).splitlines()))}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+        if isinstance(error, RuntimeError) and not any(told in str(error) for told in OUT_OF_MEMORY):
             raise  # a fault of ours: its traceback is wanted
         print("hmrnn: not enough memory: try smaller --hidden-sizes, --batch-size or --window", file=sys.stderr)
         sys.exit(1)
