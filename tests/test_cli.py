@@ -357,6 +357,9 @@ def test_score(trained, tmp_path):
     (tmp_path / "gold.txt").write_text("the value of it\nis not there\n")
     gold = json.loads(run("score", str(trained), "--gold", str(tmp_path / "gold.txt"), "--json").stdout)
     assert gold["symbols"] == len("thevalueofit\nisnotthere\n")
+    (tmp_path / "gold.txt").write_text("the value\x0cof\x85it\r\nis not\u2028there\r", newline="")
+    again = json.loads(run("score", str(trained), "--gold", str(tmp_path / "gold.txt"), "--json").stdout)
+    assert again == gold, "only \\n and \\r end a line"
     assert run("score", str(trained), "--gold", "x", "--data", "ptb").returncode == 2
     assert run("score", str(trained), "--gold", "x", "--on-unknown", "skip").returncode == 2
 
