@@ -8,10 +8,13 @@ import sys
 
 import pytest
 import torch
+from support.commands import run
 
 from hmrnn import HMLSTM
 from hmrnn.cli import bench
 from hmrnn.cli.bench import Setting
+from hmrnn.cli.bench_plot import sweep_figure
+from hmrnn.cli.common import write_figure
 
 SMALL = Setting(hidden=24, batch=8, steps=60, rates=(0.3, 0.1))
 
@@ -74,5 +77,49 @@ def test_the_figure_is_drawn(tmp_path):
     names = ("torch.nn.LSTM", "native", "native bfloat16", "events")
     series = {"at": [1.0, 2.0], **{name: [2.0, 1.5] for name in names}}
     for suffix in ("png", "svg"):
-        bench.draw({axis: series for axis in "abcd"}, tmp_path / f"figure.{suffix}")
+        write_figure(sweep_figure({axis: series for axis in "abcd"}), tmp_path / f"figure.{suffix}")
         assert (tmp_path / f"figure.{suffix}").stat().st_size > 5000
+
+
+@pytest.fixture
+def measured(monkeypatch) -> list[Setting]:
+    """All that would be measured."""
+    settings: list[Setting] = []
+    monkeypatch.setattr(bench, "measure", lambda setting, repeats: settings.append(setting) or {})
+    monkeypatch.setattr(bench, "table", lambda result: "")
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--plot", "nosuffix"], "--plot nosuffix: its name must end in .pdf, .svg, .png"),
+        (["--plot", "a.svg", "--rates", "0", "0.1"], "the first of --rates must be above 0"),
+    ],
+)
+def test_what_can_not_be_drawn_is_refused_before_it_is_measured(measured, tmp_path, arguments, what):
+    done = run("bench", *arguments, cwd=tmp_path)
+    assert (done.returncode, measured) == (2, [])
+    assert what in done.stderr
+
+
+def test_without_matplotlib_nothing_is_measured(measured, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "hmrnn.cli.bench_plot", raising=False)
+    done = run("bench", "--plot", "a.svg", cwd=tmp_path)
+    assert (done.returncode, measured) == (1, [])
+    assert "pip install 'hmrnn[show]'" in done.stderr
+
+
+def test_the_sweep_keeps_rates_possible_and_its_folder_is_made(measured, tmp_path, monkeypatch):
+    def training_work(setting, *which, **more):
+        measured.append(setting)
+        return dict.fromkeys(("torch.nn.LSTM", "native", "native bfloat16", "events"), lambda: None)
+
+    monkeypatch.setattr("hmrnn.cli.bench_plot.training_work", training_work)
+    done = run("bench", "--rates", "0.03", "0.21", "--plot", "new/a.svg", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "new" / "a.svg").stat().st_size > 5000
+    rates = [setting.rates for setting in measured]
+    assert (0.1, pytest.approx(0.7)) in rates
+    assert (0.7, 0.95) in rates

@@ -21,7 +21,7 @@ from support.small_runs import settings
 from hmrnn import SeriesModel, StrokeModel, Symbols, TextModel
 from hmrnn.cli.demo import demo
 from hmrnn.domains import DOMAINS
-from hmrnn.domains.text.config import PRESETS, PlantedConfig
+from hmrnn.domains.text.config import PRESETS, PlantedConfig, TextModelConfig
 from hmrnn.domains.text.data.corpora import builtin_text
 from hmrnn.domains.text.data.streams import Streams
 from hmrnn.storage.shipped import located
@@ -282,6 +282,20 @@ def test_json_of_a_generated_nothing_has_no_boundaries():
     assert json.loads(run("generate", "builtin", "--max-new", "0", "--json").stdout)["boundaries"] == []
 
 
+def test_generated_bytes_are_those_of_the_library_also_where_a_character_is_cut(tmp_path):
+    torch.manual_seed(3)
+    model = TextModel(Symbols.of("é雪".encode()), TextModelConfig(hidden_sizes=(4, 4), output_size=4))
+    model.save_pretrained(tmp_path / "run")
+    cut = 0
+    for seed in range(6):
+        flags = ["generate", str(tmp_path / "run"), "--prompt", "é", "--max-new", "4", "--seed", str(seed)]
+        made = model.generate("é", 4, seed=seed)
+        assert json.loads(run(*flags, "--json").stdout)["text"] == made
+        assert run(*flags).stdout == f"é{made}\n"
+        cut += made.endswith("\ufffd")
+    assert cut > 0
+
+
 LSTM, ONE_LAYER = {"model": "lstm", "hidden_sizes": (6, 5)}, {"hidden_sizes": (6,)}
 
 
@@ -351,6 +365,9 @@ def test_score(trained, tmp_path):
     (tmp_path / "gold.txt").write_text("the value of it\nis not there\n")
     gold = json.loads(run("score", str(trained), "--gold", str(tmp_path / "gold.txt"), "--json").stdout)
     assert gold["symbols"] == len("thevalueofit\nisnotthere\n")
+    (tmp_path / "gold.txt").write_text("the value\x0cof\x85it\r\nis not\u2028there\r", newline="")
+    again = json.loads(run("score", str(trained), "--gold", str(tmp_path / "gold.txt"), "--json").stdout)
+    assert again == gold, "only \\n and \\r end a line"
     assert run("score", str(trained), "--gold", "x", "--data", "ptb").returncode == 2
     assert run("score", str(trained), "--gold", "x", "--on-unknown", "skip").returncode == 2
 
@@ -442,6 +459,7 @@ def test_bad_usage_exits_with_2(trained):
         (["train", "text", "--out", "a", "--data", "ptb", "--bytes"], "bytes is for files"),
         (["generate", str(trained), "--temperature", "-1"], "temperature"),
         (["generate", str(trained), "--max-new", "-1"], "--max-new"),
+        (["generate", str(trained), "--seed", "9" * 23], "--seed must not be negative, and at most 9,223"),
         (["eval", str(trained), "--streams", "0"], "--streams"),
         (["eval", str(trained), "--dynamic", "0"], "--dynamic"),
         (["eval", str(trained), "--dynamic", "much"], "much"),
@@ -461,6 +479,33 @@ def test_bad_usage_exits_with_2(trained):
         assert done.returncode == 2, arguments
         assert re.search(what, done.stderr + done.stdout), (what, done.stderr)
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--data", "--resume", "--preset", "--epochs", "--minutes"])
+def test_a_flag_without_its_value_is_told_by_the_parser_of_all_flags(flag):
+    done = run("train", "text", "--out", "a", flag)
+    assert done.returncode == 2
+    told = done.stderr + done.stdout
+    assert f"Missing value for argument '{flag}" in " ".join(told.replace("│", " ").split())
+    assert "[--preset PRESET]" not in told, "a usage of few flags"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 4.00 GiB",
+        "CUDA error: out of memory",
+        "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried to",
+    ],
+)
+def test_too_little_memory_is_told_in_one_line(monkeypatch, told):
+    def exhausted(**_):
+        raise torch.OutOfMemoryError(told)
+
+    monkeypatch.setattr("hmrnn.cli.building.build_native", exhausted)
+    done = run("build")
+    assert done.returncode == 1
+    assert done.stderr == "hmrnn: not enough memory: try smaller --hidden-sizes, --batch-size or --window\n"
 
 
 def test_what_is_forgotten_is_told_in_one_line(tmp_path):
@@ -640,6 +685,36 @@ def test_a_demo_that_an_older_version_began_goes_on_with_its_settings(tmp_path, 
         demo(tmp_path, epochs=0.02, seed=0)
     demo(tmp_path, epochs=0.04, seed=0)
     assert load_run(tmp_path).config.training == replace(older.training, epochs=0.04)
+
+
+BEGUN = "--hidden-sizes 8 8 --output-size 8 --embedding-size 8 --batch-size 8 --epochs 0.01 --seed 3 --guided-updates 0"
+
+
+def test_the_demo_goes_on_with_the_seed_and_the_settings_of_its_run(tmp_path):
+    begun = run("train", "text", "--data", "builtin", "--out", "demo", *BEGUN.split(), cwd=tmp_path)
+    assert begun.returncode == 0, begun.stderr
+    before = load_run(tmp_path / "demo").config
+    done = run("demo", "--epochs", "0.02", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert load_run(tmp_path / "demo").config == replace(before, training=replace(before.training, epochs=0.02))
+    other = run("demo", "--seed", "0", cwd=tmp_path)
+    assert (other.returncode, other.stderr.count("\n")) == (2, 1)
+    assert "--seed 0 (it has 3) contradicts" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        ("--data planted --planted.symbols 2000", "is not a run on the characters of the built-in text"),
+        ("--data builtin --symbols tokens", "is not a run on the characters of the built-in text"),
+        ("--data builtin --model lstm", "is a run without boundaries"),
+    ],
+)
+def test_the_demo_refuses_a_run_that_it_can_not_show(tmp_path, flags, what):
+    begun = run("train", "text", "--out", "demo", *flags.split(), *BEGUN.split(), cwd=tmp_path)
+    assert begun.returncode == 0, begun.stderr
+    done = run("demo", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, f"hmrnn: demo {what}: choose another --out\n")
 
 
 def headings(shown: str) -> dict[str, list[str]]:

@@ -106,6 +106,14 @@ def test_generate_writes_csv_and_pictures(trained, own_file, tmp_path):
     assert run("generate", str(trained), "--bias", "-1").returncode == 2
 
 
+def test_a_file_may_be_called_like_a_set(trained, own_file, tmp_path):
+    (tmp_path / "builtin").write_bytes(own_file.read_bytes())
+    assert "builtin: steps: 90;" in ask("segment", str(trained), "builtin", cwd=tmp_path)
+    words = ("generate", str(trained), "--max-new", "2", "--prime")
+    assert json.loads(ask(*words, "builtin", "--json", cwd=tmp_path))["primed"] == 90
+    assert "builtin: there is no such file" in run(*words, "builtin").stderr
+
+
 def test_segments_as_rows_as_json_and_as_a_page(trained, own_file):
     words = ("segment", str(trained), str(own_file), "--format")
     rows = list(csv.DictReader(io.StringIO(ask(*words, "csv"))))

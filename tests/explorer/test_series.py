@@ -62,6 +62,8 @@ def test_a_file_is_opened_in_the_columns_of_the_model(series_host):
         np.testing.assert_allclose(np.array(answer["steps"], dtype=float), VALUES, rtol=1e-6)
         assert "no column 'x1'" in client.ask(kind="open", text="a,b\n1,2\n")[1]["error"]
         assert "empty" in client.ask(kind="open", text="")[1]["error"]
+        quoted = client.ask(kind="open", text='"x\n1",x2,x3\n1,2,3\n')  # which is another name than x1
+        assert "no column 'x1'" in quoted[1]["error"]
 
 
 def test_generating_and_files(series_host):

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from hmrnn.baselines import LSTM
+from hmrnn.cli.common import matplotlib_figures, write_figure
+from hmrnn.cli.flags import FIGURE_ENDINGS
 from hmrnn.config import Precision
 from hmrnn.domains.text.config import TextModelConfig
 from hmrnn.domains.text.data.symbols import Symbols
@@ -29,6 +31,7 @@ from hmrnn.engines.native import Clock
 from hmrnn.errors import check_share, check_size
 from hmrnn.hmlstm import HMLSTM
 from hmrnn.sequence import COPY
+from hmrnn.storage.files import make_folders
 
 LAYERS, INPUT_SIZE, SYMBOLS = 3, 128, 50
 BFLOAT16 = "native bfloat16"
@@ -345,56 +348,23 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def sweep(setting: Setting, repeats: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds of a training step against the rate of the first detector, steps, batch and units."""
-    first, second = setting.rates
-    axes: dict[str, dict[float, Setting]] = {
-        "firing rate": {r: replace(setting, rates=(r, r * second / first)) for r in (0.02, 0.1, 0.2, 0.4, 0.7, 0.95)},
-        "time steps": {t: replace(setting, steps=t) for t in (10, 25, 50, 100, 200)},
-        "batch rows": {b: replace(setting, batch=b) for b in (4, 16, 32, 64, 128)},
-        "units a layer": {h: replace(setting, hidden=h) for h in (64, 128, 256, 512)},
-    }
-    found: dict[str, dict[str, list[float]]] = {}
-    with tqdm(unit="run", leave=False, disable=not sys.stderr.isatty()) as progress:
-        for axis, points in axes.items():
-            found[axis] = {"at": list(points)}
-            for value, point in points.items():
-                progress.set_description(f"{axis} {value}")
-                work = training_work(point, ("native", BFLOAT16, "events"), norm_lstm=False)
-                for name, seconds in in_turn(work, repeats, progress).items():
-                    found[axis].setdefault(name, []).append(seconds)
-    return found
-
-
-def draw(found: dict[str, dict[str, list[float]]], path: Path) -> None:
-    """The sweep as a figure."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 6.5), layout="constrained")
-    styles = {
-        TORCH_LSTM: ("#000000", "o", "-"),
-        "native": ("#0072B2", "s", "-"),
-        BFLOAT16: ("#009E73", "D", "-"),
-        "events": ("#D55E00", "^", "--"),
-    }
-    for axes, (axis, series) in zip(figure.subplots(2, 2).flat, found.items(), strict=True):
-        for name, (colour, marker, line) in styles.items():
-            axes.plot(series["at"], series[name], color=colour, marker=marker, linestyle=line, label=name)
-        axes.set_xlabel(axis)
-        axes.set_ylabel("seconds a training step")
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-    figure.axes[0].legend()
-    from hmrnn.cli.common import write_figure
-
-    write_figure(figure, path)
+def check_to_draw(setting: Setting, plot: Path) -> None:
+    """Refuses a figure that could not be drawn after all that is measured for it."""
+    if plot.suffix.lower() not in FIGURE_ENDINGS:
+        raise ValueError(f"--plot {plot}: its name must end in {', '.join(FIGURE_ENDINGS)}")
+    if setting.rates[0] == 0:
+        raise ValueError("--plot varies both firing rates in proportion: the first of --rates must be above 0; got 0")
 
 
 def main(setting: Setting, repeats: int, plot: Path | None) -> None:
+    drawing: Any = None
+    if plot is not None:  # what fails, fails before the minutes of measuring
+        drawing = matplotlib_figures("hmrnn.cli.bench_plot")
+        make_folders(plot.parent)
     result = measure(setting, repeats)
     print(table(result))
     if plot is not None:
-        result["sweep"] = sweep(setting, max(2, repeats // 2))
-        draw(result["sweep"], plot)
+        result["sweep"] = drawing.sweep(setting, max(2, repeats // 2))
+        write_figure(drawing.sweep_figure(result["sweep"]), plot)
         print(f"\nfigure: {plot}")
     print(json.dumps(result))

@@ -25,16 +25,12 @@ from hmrnn.training.run import train_run
 SHOWN, PAGE = 400, 5000  # symbols in the terminal, and on the page
 
 
-def demo(out: Path, epochs: float, seed: int) -> None:
+def demo(out: Path, epochs: float, seed: int | None) -> None:
     """Trains, scores the test part against a 5-gram model, and prints segments. If it was run before, goes on there."""
     begun = resumable(out) is not None
-    run = PRESETS["small"]
-    if begun:  # goes on as it was begun, by this version or another
-        before = load_run(out, files=False).config
-        if not isinstance(before, TextRunConfig):
-            raise UsageError(f"{out} is a run on {before.kind}: choose another --out")
-        run = replace(run, data=replace(run.data, random_start=before.data.random_start), training=before.training)
-    run = replace(run, training=replace(run.training, epochs=epochs, seed=seed))
+    run = settings_of(out) if begun else PRESETS["small"]
+    training = replace(run.training, epochs=epochs, seed=run.training.seed if seed is None else seed)
+    run = replace(run, training=training)
     outcome = train_run(run, out, resume=begun)
     if outcome.stopped_by:
         raise Stopped(outcome.stopped_by)
@@ -57,6 +53,16 @@ The run is in {out}. Open {out / "page.html"} in a browser to see every step. Wh
   hmrnn score {out}
   hmrnn train text --data YOUR-FILE.txt --minutes 10 --out runs/mine"""
     )
+
+
+def settings_of(out: Path) -> TextRunConfig:
+    """Those of the run that is there. It goes on as it was begun, by this version or another."""
+    run = load_run(out, files=False).config
+    if not isinstance(run, TextRunConfig) or (run.data.data, run.data.symbols) != ("builtin", "characters"):
+        raise UsageError(f"{out} is not a run on the characters of the built-in text: choose another --out")
+    if run.model.model == "lstm" or len(run.model.hidden_sizes) == 1:
+        raise UsageError(f"{out} is a run without boundaries: choose another --out")
+    return run
 
 
 def most_words(text: str) -> int:

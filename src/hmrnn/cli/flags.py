@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from hmrnn.cli.parsing import Dir
-from hmrnn.config import STANDARD_INPUT, Device, EngineName, NameOrFile, ReadingConfig, RunConfig, shown_as
+from hmrnn.config import (
+    LARGEST_SEED,
+    STANDARD_INPUT,
+    Device,
+    EngineName,
+    NameOrFile,
+    ReadingConfig,
+    RunConfig,
+    shown_as,
+)
 from hmrnn.errors import SettingError, UsageError, check_device, check_not_negative, check_positive
 from hmrnn.storage.shipped import located
 
@@ -156,6 +165,8 @@ class Generate(OfRun):
 
     def check(self) -> None:
         check_not_negative("--max-new", self.max_new)
+        if self.seed is not None:
+            check_not_negative("--seed", self.seed, LARGEST_SEED)
 
 
 @dataclass(frozen=True, kw_only=True)

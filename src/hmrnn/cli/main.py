@@ -32,16 +32,17 @@ EXAMPLES = {
     "version": ("version",),
 }
 EXAMPLES["-h"] = EXAMPLES["--help"]
+OUT_OF_MEMORY = ("allocate memory", "out of memory")  # in torch's errors: on a CPU, and on a GPU
 
 
 @app.command(name="demo")
-def demo(out: Dir = Path("demo"), epochs: float = 8.0, seed: int = 0) -> None:
+def demo(out: Dir = Path("demo"), epochs: float = 8.0, seed: Annotated[int | None, UNSET] = None) -> None:
     """Train a small model on the built-in text (no download), score it, and print the segments that it found.
 
     Args:
         out: Directory for the run. A run that is there already is continued.
         epochs: Number of epochs.
-        seed: Random seed.
+        seed: Random seed. By default 0, or that of the run that is continued.
     """
     from hmrnn.cli.read import bad_usage
     from hmrnn.errors import check_positive
@@ -120,6 +121,8 @@ def bench(
         place = resolve(device)
         if plot is not None and place.type != "cpu":
             raise ValueError("--plot draws engines on a CPU")
+        if plot is not None:
+            bench.check_to_draw(setting, plot)
     if place.type == "cpu":
         bench.main(setting, repeats, plot)
     else:
@@ -179,7 +182,7 @@ def main() -> None:
         print(f"hmrnn: {printable(' '.join(in_flags(error).splitlines()))}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+        if isinstance(error, RuntimeError) and not any(told in str(error) for told in OUT_OF_MEMORY):
             raise  # a fault of ours: its traceback is wanted
         print("hmrnn: not enough memory: try smaller --hidden-sizes, --batch-size or --window", file=sys.stderr)
         sys.exit(1)

@@ -31,11 +31,9 @@ def train(domain: Domain, arguments: Sequence[str]) -> None:
     """`hmrnn train DOMAIN …`."""
     arguments = [word for asked in arguments for word in domain.aliases.get(asked, (asked,))]
     first_look = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first_look.add_argument("--preset")
-    first_look.add_argument("--resume", type=Path)
-    first_look.add_argument("--data")
-    for bound in NO_BOUND:
-        first_look.add_argument(f"--{bound}")
+    first_look.add_argument("--resume", type=Path, nargs="?")  # without a value: the parser of all flags reports it
+    for flag in ("preset", "data", *NO_BOUND):
+        first_look.add_argument(f"--{flag}", nargs="?")
     seen, _ = first_look.parse_known_args(arguments)
     presets = domain.presets
     start = presets.get(seen.preset or domain.preset_for(seen.data), presets["small"])

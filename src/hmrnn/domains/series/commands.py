@@ -22,7 +22,7 @@ from hmrnn.cli.common import (
     write_figure,
 )
 from hmrnn.domains.series import flags
-from hmrnn.domains.series.config import WORDS, SeriesDataConfig
+from hmrnn.domains.series.config import SERIES_SETS, WORDS, SeriesDataConfig
 from hmrnn.domains.series.data.sequences import (
     Known,
     SeriesData,
@@ -86,6 +86,12 @@ def undivided(model: SeriesModel, config: SeriesDataConfig) -> SeriesLines:
     return lines_of(replace(config, columns=model.columns))
 
 
+def in_file(model: SeriesModel, path: Path) -> SeriesLines:
+    """The same of a path, which may be called like a set that is known by its name."""
+    name = str(path)
+    return undivided(model, SeriesDataConfig(f"./{name}" if name in SERIES_SETS else name))
+
+
 def known_in(read: ToRead[SeriesDataConfig]) -> list[Known]:
     """The ends that are known in each sequence."""
     lines = read.data.lines if isinstance(read.data, LineData) else read.data
@@ -105,7 +111,7 @@ def generate(asked: flags.Generate) -> None:
     out = asked.out
     drawing = matplotlib_figures(FIGURES_MODULE) if out is not None and out.suffix.lower() != ".csv" else None
     model = load_model(SeriesModel, asked.run, asked.reading)
-    given = None if asked.prime is None else undivided(model, SeriesDataConfig(str(asked.prime))).line(0)
+    given = None if asked.prime is None else in_file(model, asked.prime).line(0)
     primed = 0 if given is None else len(given)
     [made] = generated(asked, model, given)
     if given is None:
@@ -142,7 +148,7 @@ def segment(asked: flags.Segment) -> None:
     """Prints the segments of each sequence of a file."""
     model = load_model(SeriesModel, asked.run, asked.reading)
     check_boundaries(asked.run, model)
-    read = [undivided(model, SeriesDataConfig(str(file))) for file in asked.files]
+    read = [in_file(model, file) for file in asked.files]
     found = segmented(model, read, asked.vectors)
     with output(asked.out, is_file=asked.format != "text") as out:
         if asked.format == "json":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
@@ -55,10 +56,10 @@ class SeriesRun(LineRun[SeriesModel]):
 
     def open(self, request: Request) -> Answers:
         """The steps of a CSV file, in the columns that the model knows."""
-        content = request.text()
+        content = request.text()  # whose line ends within quotes belong to what is quoted
         config = SeriesDataConfig("the file", columns=self.model.columns)
         try:
-            values = picked([read_csv(content.splitlines(), "it", "the file")], config).line(0)
+            values = picked([read_csv(io.StringIO(content, newline=""), "it", "the file")], config).line(0)
         except ValueError as error:
             raise Refused(str(error)) from None
         yield {"steps": finite(values[:MOST_POINTS].tolist()), "left_out": max(0, len(values) - MOST_POINTS)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -177,10 +178,12 @@ def generate(asked: flags.Generate) -> None:
         if not asked.json:
             sys.stdout.write(for_stream(marked(shown, symbol.z) if asked.show_boundaries else shown))
             sys.stdout.flush()
+    rest = decoder.rest()
+    text[True] += rest
     if asked.json:
         print_json({"prompt": text[False], "text": text[True], "boundaries": ends_of(z, model.delay)})
     else:
-        print(marked.rest())
+        print(marked.rest() + rest)
 
 
 def segment(asked: flags.Segment) -> None:
@@ -286,7 +289,8 @@ def score(asked: flags.Score) -> None:
 
 def with_gold(path: Path, asked: flags.Score, model: TextModel) -> tuple[str, torch.Tensor, Mapping[str, Gold]]:
     """The name of a text, its symbols, and the boundaries that a file marks in it."""
-    content = "".join(texts([path.read_bytes()], model.symbols.unit, str(path))).splitlines()
+    # not by splitlines, to which a form feed ends a line, too
+    content = re.split(r"\r\n?|\n", "".join(texts([path.read_bytes()], model.symbols.unit, str(path))))
     if model.symbols.unit == "token":
         text, known = "\n".join(content), from_segments([len(line.split()) for line in content])
     else:
