@@ -183,7 +183,7 @@ def generate(asked: flags.Generate) -> None:
     if asked.json:
         print_json({"prompt": text[False], "text": text[True], "boundaries": ends_of(z, model.delay)})
     else:
-        print(marked.rest() + rest)
+        print(for_stream(marked.rest() + rest))
 
 
 def segment(asked: flags.Segment) -> None:
