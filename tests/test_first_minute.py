@@ -268,6 +268,16 @@ def test_the_shipped_model_of_handwriting_writes(tmp_path):
     assert nats > 2.0, "an untrained one has about -4"
 
 
+def test_the_shipped_model_of_handwriting_finds_strokes():
+    """In lines that it was not trained on."""
+    model = StrokeModel.from_pretrained("builtin-strokes")
+    lines = write_lines(WritingConfig(lines=6, words=(2, 2), seed=99))
+    found = torch.cat([model.segment(line.points).steps.z[:, 0] for line in lines]).numpy() > 0.5
+    ends = np.concatenate([line.points[:, 2] for line in lines]) > 0.5
+    f1 = 2 * (found & ends).sum() / (found.sum() + ends.sum())
+    assert f1 > 0.6, "at random it would be .1"
+
+
 def test_what_was_given_has_another_colour_than_what_is_added(tmp_path):
     (line,) = write_lines(WritingConfig(lines=1, words=(1, 1)))
     (tmp_path / "mine.jsonl").write_text(to_json(line.points) + "\n")
